@@ -1,0 +1,1 @@
+"""YAML presets of models, training and every pipeline."""

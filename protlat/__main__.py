@@ -1,0 +1,5 @@
+"""`python -m protlat` is the `protlat` command."""
+
+from protlat.cli.main import main
+
+main()

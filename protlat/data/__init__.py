@@ -1,0 +1,1 @@
+"""What training and inference read: records, shards, batches, masking."""

@@ -1,0 +1,1 @@
+"""Using a model: embeddings and masked-residue predictions."""

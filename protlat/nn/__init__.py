@@ -1,0 +1,1 @@
+"""Layers: they know nothing of data or training."""

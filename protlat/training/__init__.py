@@ -1,0 +1,1 @@
+"""The training loop: DeepSpeed engine, optimiser, checkpoints, metrics."""

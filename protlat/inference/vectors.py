@@ -1,0 +1,206 @@
+"""From residues to vectors: the model's side of `protlat embed`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from protlat.data.packing import batches_by_tokens, pack_ids, with_specials
+from protlat.errors import ProtlatError, SequenceError
+from protlat.inference.naming import Column
+from protlat.inference.settings import LongConfig
+from protlat.inference.windows import blend_weights, window_spans
+
+if TYPE_CHECKING:
+    from protlat.models import Encoder
+
+log = logging.getLogger(__name__)
+
+N_SPECIALS = 2
+"""Tokens that a sequence costs beside its residues: <cls> and <eos>."""
+
+Vectors = dict[Column, np.ndarray]
+
+
+class OutOfMemoryOnOne(ProtlatError, MemoryError):
+    """One sequence alone does not fit into the device's memory."""
+
+
+class Embedder:
+    """Runs an encoder over sequences in batches of a bounded number of tokens.
+
+    Parameters
+    ----------
+    encoder : Encoder
+        In evaluation mode, on its device.
+    columns : sequence of Column
+        What to take out.
+    toks_per_batch : int
+        Tokens of one forward pass; a longer sequence is a batch of its own.
+    long : LongConfig
+        Only its policy "window" matters here: cutting and skipping is done where sequences are read.
+    store : str
+        "float16" or "float32".
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        columns: Sequence[Column],
+        toks_per_batch: int,
+        long: LongConfig | None = None,
+        store: str = "float32",
+    ) -> None:
+        self.encoder = encoder
+        self.columns = tuple(columns)
+        self.toks_per_batch = toks_per_batch
+        self.long = long or LongConfig()
+        self.store = np.dtype(store)
+        self._layers = tuple(sorted({column.layer for column in columns}))
+        self._device = next(encoder.parameters()).device
+        self._limit = toks_per_batch
+
+    def run(self, sequences: Sequence[np.ndarray], names: Sequence[str]) -> Iterator[tuple[int, Vectors]]:
+        """Vectors of every sequence, in the order in which they are finished.
+
+        Parameters
+        ----------
+        sequences : sequence of numpy.ndarray, shape (L,), unsigned integers
+            Residue ids without specials; none empty.
+        names : sequence of str
+            What to call each in messages.
+
+        Yields
+        ------
+        index : int
+            Place in `sequences`.
+        vectors : dict of Column to numpy.ndarray
+            ``mean`` and ``cls``: shape (E,); ``per_tok``: shape (L, E); of type `store`.
+
+        Raises
+        ------
+        OutOfMemoryOnOne
+            A sequence does not fit into the device's memory even alone.
+        SequenceError
+            A vector is not finite, or too large for float16.
+        """
+        threshold = self.long.threshold if self.long.policy == "window" else None
+        # Length order puts sequences of a kind together; it never leaves this call.
+        order = sorted(range(len(sequences)), key=lambda i: (len(sequences[i]), i))
+        whole = [i for i in order if threshold is None or len(sequences[i]) <= threshold]
+        lengths = [len(sequences[i]) + N_SPECIALS for i in whole]
+        for batch in batches_by_tokens(lengths, self.toks_per_batch):
+            members = [whole[k] for k in batch]
+            pieces = [with_specials(sequences[i], self.encoder.alphabet) for i in members]
+            for place, states in self._forward(pieces, [names[i] for i in members]):
+                index = members[place]
+                yield index, self._finish(self._reduce(states, len(sequences[index])), names[index])
+        for index in order[len(whole) :]:
+            yield index, self._finish(self._windowed(sequences[index], names[index]), names[index])
+
+    def _forward(self, pieces: list[np.ndarray], names: list[str]) -> Iterator[tuple[int, dict[int, torch.Tensor]]]:
+        """Hidden states of each piece by layer, (len(piece), E); halves the batch when memory runs out."""
+        for start, stop in self._splits([len(piece) for piece in pieces]):
+            states = self._attempt(pieces[start:stop])
+            if states is not None:
+                yield from ((start + offset, state) for offset, state in enumerate(states))
+                continue
+            n_tokens = sum(len(piece) for piece in pieces[start:stop])
+            if stop - start == 1:
+                raise OutOfMemoryOnOne(
+                    f"sequence {names[start]!r} of {n_tokens - N_SPECIALS:,} residues does not fit into the memory of "
+                    f"{self._device} even alone; use --long window, --device cpu, or --dtype bfloat16"
+                )
+            self._limit = min(self._limit, max(n_tokens // 2, 1))
+            log.warning(
+                "out of memory on %s at %d tokens: batches are halved to %d", self._device, n_tokens, self._limit
+            )
+            for offset, state in self._forward(pieces[start:stop], names[start:stop]):
+                yield start + offset, state
+
+    def _splits(self, lengths: list[int]) -> list[tuple[int, int]]:
+        """Spans of a batch that respect the limit, which only an earlier lack of memory lowers."""
+        if self._limit >= self.toks_per_batch:
+            return [(0, len(lengths))]
+        return [(group[0], group[-1] + 1) for group in batches_by_tokens(lengths, self._limit)]
+
+    def _attempt(self, pieces: list[np.ndarray]) -> list[dict[int, torch.Tensor]] | None:
+        """Hidden states of every piece, or None when the device's memory is too small."""
+        try:
+            batch = pack_ids(pieces).to(self._device)
+            with torch.inference_mode():
+                hidden = self.encoder(batch.tokens, batch.segments, layers=self._layers)
+            split = {layer: states.split([len(piece) for piece in pieces]) for layer, states in hidden.items()}
+            return [{layer: states[i] for layer, states in split.items()} for i in range(len(pieces))]
+        except torch.OutOfMemoryError:
+            # Handled by the caller, outside this block: until it is left, the traceback keeps the tensors alive.
+            pass
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+
+    def _reduce(self, states: dict[int, torch.Tensor], n_residues: int) -> dict[Column, torch.Tensor]:
+        """Take the asked-for vectors, in float32, out of the states of <cls>, the residues and <eos>."""
+        found: dict[Column, torch.Tensor] = {}
+        with torch.inference_mode():
+            for layer, state in states.items():
+                residues = state[1 : 1 + n_residues]
+                makers: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+                    "mean": lambda state, residues: residues.mean(0, dtype=torch.float32),
+                    "per_tok": lambda state, residues: residues.float(),
+                    "cls": lambda state, residues: state[0].float(),
+                }
+                for column in self.columns:
+                    if column.layer == layer:
+                        found[column] = makers[column.kind](state, residues)
+        return found
+
+    def _windowed(self, ids: np.ndarray, name: str) -> dict[Column, torch.Tensor]:
+        """Blend the vectors of overlapping windows.
+
+        Residues: weighted mean over the windows that hold them; ``mean``: over the blended residues; ``cls``: the plain
+        average over the windows.
+        """
+        spans = window_spans(len(ids), self.long.window, self.long.overlap)
+        alphabet = self.encoder.alphabet
+        # <eos> only where the sequence truly ends.
+        pieces = [with_specials(ids[a:b], alphabet, end=b == len(ids)) for a, b in spans]
+        total: dict[int, torch.Tensor] = {}
+        cls: dict[int, torch.Tensor] = {}
+        weight_sum = torch.zeros(len(ids))
+        for batch in batches_by_tokens([len(piece) for piece in pieces], self.toks_per_batch):
+            for place, states in self._forward([pieces[k] for k in batch], [name] * len(batch)):
+                start, stop = spans[batch[place]]
+                weights = torch.from_numpy(blend_weights(stop - start, self.long.overlap))
+                weight_sum[start:stop] += weights
+                for layer, state in states.items():
+                    vectors = state.float().cpu()
+                    if layer not in total:
+                        total[layer] = torch.zeros(len(ids), vectors.shape[1])
+                        cls[layer] = torch.zeros(vectors.shape[1])
+                    total[layer][start:stop] += vectors[1 : 1 + stop - start] * weights[:, None]
+                    cls[layer] += vectors[0] / len(spans)
+        found: dict[Column, torch.Tensor] = {}
+        for layer, summed in total.items():
+            summed /= weight_sum[:, None]
+            ready = {"mean": summed.mean(0), "per_tok": summed, "cls": cls[layer]}
+            found.update({column: ready[column.kind] for column in self.columns if column.layer == layer})
+        return found
+
+    def _finish(self, found: dict[Column, torch.Tensor], name: str) -> Vectors:
+        return {column: _to_store(found[column], self.store, name, column) for column in self.columns}
+
+
+def _to_store(vector: torch.Tensor, store: np.dtype[Any], name: str, column: Column) -> np.ndarray:
+    lowest, highest = torch.aminmax(vector)
+    largest = max(float(-lowest), float(highest))
+    where = f"sequence {name!r}: its {column.kind} vector from layer {column.layer}"
+    if not np.isfinite(float(lowest)) or not np.isfinite(float(highest)):
+        raise SequenceError(f"{where} is not finite: the model's weights are damaged or overflow in this precision")
+    if store == np.float16 and largest > np.finfo(np.float16).max:
+        raise SequenceError(f"{where} holds {largest:.3g}, beyond float16's 65504; use --store float32")
+    return vector.to(torch.float16 if store == np.float16 else torch.float32).cpu().numpy()

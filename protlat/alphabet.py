@@ -123,7 +123,9 @@ class Alphabet:
             try:
                 raw = text.encode("ascii" if self.name == "protein" else "utf-8")
             except UnicodeEncodeError as error:
-                raise SequenceError(f"character {text[error.start]!r} at position {error.start + 1} is not ASCII") from None
+                raise SequenceError(
+                    f"character {text[error.start]!r} at position {error.start + 1} is not ASCII"
+                ) from None
         else:
             raw = text
         mask = self.mask_token.encode()
@@ -226,6 +228,8 @@ def _from_tokenizer_text(tokenizer_json: str, where: str = "tokenizer", **names:
         wanted = (names[role],) if role in names else options
         found = [option for option in wanted if option in vocabulary]
         if not found:
-            raise ConfigError(f"{where}: no {role.replace('_', ' ')} among its tokens; expected one of {', '.join(wanted)}")
+            raise ConfigError(
+                f"{where}: no {role.replace('_', ' ')} among its tokens; expected one of {', '.join(wanted)}"
+            )
         chosen[role] = found[0]
     return Alphabet("tokenizer", tuple(tokens), tokenizer_json=tokenizer_json, **chosen)

@@ -28,7 +28,9 @@ def resolve_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         raise ConfigError(f"--device {name}: not a device; use auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise ConfigError(f"--device {name}: {torch.cuda.device_count()} CUDA devices are visible to torch here; use cpu or auto")
+        raise ConfigError(
+            f"--device {name}: {torch.cuda.device_count()} CUDA devices are visible to torch here; use cpu or auto"
+        )
     return device
 
 
@@ -62,3 +64,26 @@ def set_threads(n_threads: int | None) -> None:
     if n_threads is not None:
         torch.set_num_threads(n_threads)
         os.environ["OMP_NUM_THREADS"] = str(n_threads)
+
+
+def keep_freed_memory() -> bool:
+    """Tell the C library to keep freed blocks for the next tensor instead of handing them back to the system.
+
+    Layer outputs of some megabytes would otherwise be mapped, cleared page by page and unmapped again in every layer,
+    which costs more than the arithmetic on virtual machines (measured: 2 to 10 times slower inference).
+
+    Returns
+    -------
+    bool
+        False where the C library is not glibc and nothing was changed.
+    """
+    import ctypes
+
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    # Names and numbers from glibc's <malloc.h>.
+    trim_threshold, top_pad, mmap_max = -1, -2, -4
+    settings = ((mmap_max, 0), (trim_threshold, 2**31 - 1), (top_pad, 64 << 20))
+    return all(mallopt(ctypes.c_int(name), ctypes.c_int(value)) == 1 for name, value in settings)

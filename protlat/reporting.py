@@ -69,7 +69,9 @@ class Progress:
         rate = self.done / elapsed_s
         left = ""
         if self.total and rate > 0:
-            left = f", {100 * self.done / self.total:.0f} %, {format_seconds(max(self.total - self.done, 0) / rate)} left"
+            left = (
+                f", {100 * self.done / self.total:.0f} %, {format_seconds(max(self.total - self.done, 0) / rate)} left"
+            )
         text = f"{format_count(self.done)} {self.unit}, {format_count(rate)}/s{left}"
         text += f", {format_bytes(current_memory_bytes())}"
         return f"{text}, {self.note}" if self.note else text

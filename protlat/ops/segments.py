@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
+
+D = TypeVar("D")
+# Beyond this, window masks are made again in every layer: at 3 W entries a token they would outweigh the activations.
+_MAX_TOKENS_WITH_KEPT_MASK = 65_536
 
 
 class ChunkTable(NamedTuple):
@@ -52,7 +58,7 @@ class Segments:
         if not self.lengths or min(self.lengths) < 1:
             raise ValueError(f"segments need at least one sequence and lengths of at least 1, got {self.lengths[:10]}")
         self.device = torch.device(device)
-        self._cache: dict[object, object] = {}
+        self._cache: dict[Hashable, Any] = {}
 
     @classmethod
     def from_mask(cls, mask: torch.Tensor) -> Segments:
@@ -77,16 +83,16 @@ class Segments:
     @property
     def n_tokens(self) -> int:
         """T, the number of packed tokens."""
-        return sum(self.lengths)
+        return self.derive("n_tokens", lambda: sum(self.lengths))
 
     @property
     def is_uniform(self) -> bool:
         """True when all sequences have one length."""
         return min(self.lengths) == max(self.lengths)
 
-    def _once(self, key: object, make: object) -> object:
+    def derive(self, key: Hashable, make: Callable[[], D]) -> D:
+        """A table that depends on the layout alone: made by `make` on first use, then kept under `key`."""
         if key not in self._cache:
-            assert callable(make)
             self._cache[key] = make()
         return self._cache[key]
 
@@ -97,7 +103,7 @@ class Segments:
         def make() -> torch.Tensor:
             return F.pad(torch.tensor(self.lengths).cumsum(0), (1, 0)).to(self.device)
 
-        return self._once("cu_seqlens", make)  # type: ignore[return-value]
+        return self.derive("cu_seqlens", make)
 
     @property
     def ids(self) -> torch.Tensor:
@@ -106,7 +112,7 @@ class Segments:
         def make() -> torch.Tensor:
             return torch.repeat_interleave(torch.arange(len(self)), torch.tensor(self.lengths)).to(self.device)
 
-        return self._once("ids", make)  # type: ignore[return-value]
+        return self.derive("ids", make)
 
     @property
     def positions(self) -> torch.Tensor:
@@ -115,7 +121,12 @@ class Segments:
         def make() -> torch.Tensor:
             return torch.arange(self.n_tokens, device=self.device) - self.cu_seqlens[:-1][self.ids]
 
-        return self._once("positions", make)  # type: ignore[return-value]
+        return self.derive("positions", make)
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Neighbouring sequences of one length as (how many, length), in packed order."""
+        return self.derive("runs", lambda: tuple((len(list(same)), n) for n, same in groupby(self.lengths)))
 
     def same_sequence(self, offset: int) -> torch.Tensor | None:
         """Whether the token at i + offset belongs to i's sequence, shape (T, 1), bool.
@@ -131,11 +142,11 @@ class Segments:
             target = self.positions + offset
             return ((target >= 0) & (target < last))[:, None]
 
-        return self._once(("same", offset), make)  # type: ignore[return-value]
+        return self.derive(("same", offset), make)
 
     def chunks(self, size: int) -> ChunkTable:
         """Every sequence cut into chunks of `size` tokens."""
-        return self._once(("chunks", size), lambda: self._make_chunks(size))  # type: ignore[return-value]
+        return self.derive(("chunks", size), lambda: self._make_chunks(size))
 
     def _make_chunks(self, size: int) -> ChunkTable:
         lengths = torch.tensor(self.lengths)
@@ -151,8 +162,8 @@ class Segments:
         is_view = bool(valid.all())
         return ChunkTable(*(t.to(self.device) for t in (index, valid, segment, inverse)), is_view)
 
-    def window_mask(self, size: int, radius: int, causal: bool = False) -> torch.Tensor:
-        """Which of the 3 * size keys around a block of `size` queries each query may see.
+    def window_mask(self, size: int, radius: int, blocks: slice, dtype: torch.dtype) -> torch.Tensor:
+        """What to add to the scores of a slab of query blocks, each against the 3 * size keys around it.
 
         Parameters
         ----------
@@ -160,27 +171,50 @@ class Segments:
             Block length W; key row k of block b is packed token (b - 1) * W + k.
         radius : int
             Greatest distance |i - j| that is seen, at most W.
-        causal : bool
-            Whether later tokens are hidden.
+        blocks : slice
+            First block and the one after the last, of ceil(T / W) in all.
+        dtype : torch.dtype
+            Precision of the scores.
 
         Returns
         -------
-        torch.Tensor, shape (ceil(T / W), W, 3 W), bool
-            True = seen. Rows beyond T see themselves, so that no row is empty.
+        torch.Tensor, shape (blocks, 1, W, 3 W), or (1, 1, W, 3 W) when all blocks lie well inside one sequence
+            0 where the key is seen, -inf elsewhere. Rows beyond T see themselves, so that no row is empty.
         """
-        return self._once(("window", size, radius, causal), lambda: self._make_window(size, radius, causal))  # type: ignore[return-value]
+        first, last = blocks.start, blocks.stop
+        if self._inside_one_sequence((first - 1) * size, (last + 1) * size):
+            # One band serves all blocks: what keeps a million-token sequence from needing T * 3 W mask entries.
+            return self.derive(("band", size, radius, dtype), lambda: self._band(size, radius, dtype))
+        if self.n_tokens > _MAX_TOKENS_WITH_KEPT_MASK:
+            return self._window_slab(size, radius, first, last, dtype)
+        key = ("window", size, radius, first, last, dtype)
+        return self.derive(key, lambda: self._window_slab(size, radius, first, last, dtype))
 
-    def _make_window(self, size: int, radius: int, causal: bool) -> torch.Tensor:
-        n_blocks = -(-self.n_tokens // size)
-        # Ids outside the batch are -1, and those of the padded tail -2: neither equals a sequence's.
-        ids = F.pad(self.ids, (size, n_blocks * size - self.n_tokens + size), value=-1)
-        query = torch.arange(n_blocks * size, device=self.device).view(n_blocks, size)
-        key = torch.arange(n_blocks, device=self.device)[:, None] * size + torch.arange(-size, 2 * size, device=self.device)
+    def _inside_one_sequence(self, start: int, stop: int) -> bool:
+        ends = self.derive("ends", lambda: list(accumulate(self.lengths)))
+        if start < 0 or stop > ends[-1]:
+            return False
+        return bisect_right(ends, start) == bisect_right(ends, stop - 1)
+
+    def _band(self, size: int, radius: int, dtype: torch.dtype) -> torch.Tensor:
+        query = torch.arange(size, device=self.device)
+        key = torch.arange(-size, 2 * size, device=self.device)
+        return _additive((key[None, :] - query[:, None]).abs() <= radius, dtype)[None, None]
+
+    def _window_slab(self, size: int, radius: int, first: int, last: int, dtype: torch.dtype) -> torch.Tensor:
+        start = first * size
+        query = torch.arange(start, last * size, device=self.device).view(-1, size)
+        key = query[:, :1] + torch.arange(-size, 2 * size, device=self.device)
         distance = key[:, None, :] - query[:, :, None]
-        near = (distance.abs() <= radius) & ((distance <= 0) | (not causal))
-        query_ids = ids[query + size][:, :, None]
-        seen = near & (ids[key + size][:, None, :] == query_ids) & (query_ids >= 0)
-        return seen | (distance == 0)
+        n_tokens = self.n_tokens
+        query_ids = torch.where(query < n_tokens, self.ids[query.clamp(max=n_tokens - 1)], -1)
+        key_ids = torch.where((key >= 0) & (key < n_tokens), self.ids[key.clamp(0, n_tokens - 1)], -2)
+        seen = (distance.abs() <= radius) & (key_ids[:, None, :] == query_ids[:, :, None])
+        return _additive(seen | (distance == 0), dtype)[:, None]
+
+
+def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
 def pack(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

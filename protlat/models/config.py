@@ -1,0 +1,85 @@
+"""Settings of an encoder."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from protlat.config import Config
+from protlat.nn.attention import POOLED_KINDS, AnyAttention, EfficientAttentionConfig, WindowAttentionConfig
+from protlat.nn.feed_forward import FeedForwardConfig, GeluConfig
+from protlat.nn.gate import GateConfig
+from protlat.nn.local_conv import LocalConvConfig
+from protlat.nn.norms import NormKind
+from protlat.nn.positions import NoPositionsConfig, PositionsConfig
+
+
+class DropoutConfig(Config):
+    """Shares of values dropped in training. Attention weights have their own setting in each kind of head that has weights."""
+
+    embedding: float = Field(0.0, ge=0, lt=1)
+    """After the token embedding."""
+    residual: float = Field(0.0, ge=0, lt=1)
+    """On what attention and feed-forward layers add to the residual stream."""
+    feed_forward: float = Field(0.0, ge=0, lt=1)
+    """On the hidden layer of the feed-forward."""
+
+
+class ModelConfig(Config):
+    """An encoder: embedding, pre-norm blocks, final norm, and the masked-token head's form."""
+
+    d_model: int = Field(128, ge=2)
+    """Model width E."""
+    n_layers: int = Field(4, ge=1)
+    """Number of blocks."""
+    head_dim: int = Field(64, ge=2)
+    """Channels per head; even where rotary angles are used."""
+    attention: tuple[AnyAttention, ...] = Field(
+        (WindowAttentionConfig(n_heads=1), EfficientAttentionConfig(n_heads=1)), min_length=1
+    )
+    """Groups of heads in every layer, each with its kind and n_heads."""
+    attention_by_layer: dict[int, tuple[AnyAttention, ...]] = Field(default_factory=dict)
+    """Groups of heads for single layers, by 0-based layer number, in place of `attention`."""
+    gate: GateConfig = GateConfig()
+    """Sigmoid gates on what global heads write and on what leaves the heads."""
+    local_conv: LocalConvConfig | None = LocalConvConfig()
+    """Short depthwise convolution inside the attention layer; null for none."""
+    token_shift: bool = False
+    """Shift a third of the channels by one token either way before attention and feed-forward."""
+    positions: PositionsConfig = NoPositionsConfig()
+    """Positions added to the embedding: none, sinusoidal or learned."""
+    norm: NormKind = "layer"
+    """layer or rms."""
+    feed_forward: FeedForwardConfig = GeluConfig()
+    """gelu, glu or swiglu, with its expansion."""
+    dropout: DropoutConfig = DropoutConfig()
+    """Shares of values dropped in training."""
+    embedding_dim: int | None = Field(None, ge=1)
+    """Width of a factorised token embedding, projected to d_model; null: d_model."""
+    tie_output: bool = True
+    """Whether the masked-token head reads out with the token embedding."""
+    checkpoint_activations: bool = False
+    """Recompute each block in the backward pass: memory of one block instead of all, for a third more time."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for layer in self.attention_by_layer:
+            if not 0 <= layer < self.n_layers:
+                raise ValueError(f"attention_by_layer.{layer}: layers are numbered 0 to {self.n_layers - 1}")
+        for layer in range(self.n_layers):
+            groups = self.groups_of(layer)
+            kinds = {group.kind for group in groups}
+            if self.gate.write != "none" and not kinds & set(POOLED_KINDS):
+                raise ValueError(
+                    f"gate.write acts on global heads ({', '.join(POOLED_KINDS)}), but layer {layer} has only "
+                    f"{', '.join(sorted(kinds))}; use gate.output there, or give the layer global heads"
+                )
+            if self.head_dim % 2 and any(group.rotary for group in groups):
+                raise ValueError(
+                    f"head_dim {self.head_dim} is odd, but rotary heads turn pairs of channels; use an even one"
+                )
+        return self
+
+    def groups_of(self, layer: int) -> tuple[AnyAttention, ...]:
+        """Groups of heads of one 0-based layer."""
+        return self.attention_by_layer.get(layer, self.attention)

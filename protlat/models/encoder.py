@@ -1,0 +1,150 @@
+"""Token embedding, blocks, final norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from protlat.alphabet import Alphabet
+from protlat.errors import ConfigError
+from protlat.models.config import ModelConfig
+from protlat.models.hub import PretrainedModel
+from protlat.nn.attention.layer import AttentionLayer
+from protlat.nn.block import Block
+from protlat.nn.norms import build_norm
+from protlat.ops.segments import Segments, pack, unpack
+
+INIT_STD = 0.02
+
+
+class Encoder(PretrainedModel):
+    """Packed tokens in, one vector per token out.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    alphabet : Alphabet
+        Vocabulary of the tokens.
+    """
+
+    weight_prefix = "encoder."
+
+    def __init__(self, config: ModelConfig, alphabet: Alphabet) -> None:
+        super().__init__()
+        self.config, self.alphabet = config, alphabet
+        narrow = config.embedding_dim or config.d_model
+        self.embedding = nn.Embedding(len(alphabet), narrow)
+        self.widen = nn.Linear(narrow, config.d_model) if narrow != config.d_model else nn.Identity()
+        self.positions = config.positions.build(config.d_model)
+        self.embedding_dropout = nn.Dropout(config.dropout.embedding)
+        self.blocks = nn.ModuleList(self._block(layer) for layer in range(config.n_layers))
+        self.final_norm = build_norm(config.norm, config.d_model)
+        self.reset_parameters()
+
+    def _block(self, layer: int) -> Block:
+        config = self.config
+        attention = AttentionLayer(
+            config.d_model, config.head_dim, config.groups_of(layer), config.gate, config.local_conv
+        )
+        feed_forward = config.feed_forward.build(config.d_model, config.dropout.feed_forward)
+        return Block(config.d_model, attention, feed_forward, config.norm, config.token_shift, config.dropout.residual)
+
+    def reset_parameters(self) -> None:
+        """Normal weights of spread 0.02, zero biases; layers that write to the residual stream smaller with depth.
+
+        References
+        ----------
+        Radford et al. 2019 (GPT-2), section 2.3: 1 / sqrt(number of residual layers).
+        """
+        for module in self.modules():
+            init_module(module)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            for writer in (block.attention.mix, block.feed_forward.down):
+                nn.init.normal_(writer.weight, std=INIT_STD / math.sqrt(2 * self.config.n_layers))
+            block.attention.reset_gates()
+
+    def forward(
+        self, tokens: torch.Tensor, segments: Segments, layers: Sequence[int] = (-1,)
+    ) -> dict[int, torch.Tensor]:
+        """Vectors of the layers asked for.
+
+        Parameters
+        ----------
+        tokens : torch.Tensor, shape (T,), int64
+            Ids of all sequences, end to end.
+        segments : Segments
+            Where each sequence lies.
+        layers : sequence of int
+            0 is the token embedding, i the residual stream after block i, n_layers (or -1) the final norm's output.
+
+        Returns
+        -------
+        dict of int to torch.Tensor, shape (T, E)
+            By layer number from 0.
+
+        Raises
+        ------
+        ConfigError
+            A layer that the model does not have.
+        """
+        wanted = {self.resolve_layer(layer) for layer in layers}
+        out: dict[int, torch.Tensor] = {}
+        x = self.embedding_dropout(self.positions(self.widen(self.embedding(tokens)), segments))
+        if 0 in wanted:
+            out[0] = x
+        last = max(wanted)
+        for number, block in enumerate(self.blocks[:last], start=1):
+            if self.config.checkpoint_activations and torch.is_grad_enabled():
+                x = checkpoint(block, x, segments, use_reentrant=False)
+            else:
+                x = block(x, segments)
+            if number in wanted and number < self.config.n_layers:
+                out[number] = x
+        if self.config.n_layers in wanted:
+            out[self.config.n_layers] = self.final_norm(x)
+        return out
+
+    def forward_padded(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Last-layer vectors of a padded batch.
+
+        Parameters
+        ----------
+        tokens : torch.Tensor, shape (B, L), int64
+        mask : torch.Tensor, shape (B, L), bool
+            True = token; tokens stand before the padding of each row. What stands in the padding is never read.
+
+        Returns
+        -------
+        torch.Tensor, shape (B, L, E)
+            Zero in the padding.
+        """
+        packed = self(pack(tokens, mask), Segments.from_mask(mask))
+        return unpack(packed[self.config.n_layers], mask)
+
+    def resolve_layer(self, layer: int) -> int:
+        """0-based layer number of a possibly negative one.
+
+        Raises
+        ------
+        ConfigError
+            The model does not have it.
+        """
+        n_layers = self.config.n_layers
+        if not -n_layers - 1 <= layer <= n_layers:
+            raise ConfigError(
+                f"layer {layer}: this model has layers 0 (embedding) to {n_layers}, or -{n_layers + 1} to -1"
+            )
+        return layer if layer >= 0 else n_layers + 1 + layer
+
+
+def init_module(module: nn.Module) -> None:
+    """Normal weights and zero biases for linear layers and embeddings; other modules keep their own start."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=INIT_STD)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

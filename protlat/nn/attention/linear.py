@@ -1,0 +1,133 @@
+"""Global attention at linear cost: double softmax (Shen) and positive feature maps (Katharopoulos)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from protlat.nn.attention.base import AttentionConfig
+from protlat.nn.feature_maps import EluConfig, FeatureMapConfig
+from protlat.nn.positions import rotate
+from protlat.ops.dispatch import PooledImplementation, pick_pooled
+from protlat.ops.pooled import DEFAULT_CHUNK, pooled_attention, segment_mean, softmax_over_positions
+from protlat.ops.segments import Segments
+
+
+class EfficientAttention(nn.Module):
+    """Queries softmaxed over channels read a state pooled by keys softmaxed over positions.
+
+    Weights of a query sum to `scale`. With a write gate g, exp(k) becomes exp(k) g in the sum and in its normaliser,
+    so that the weights stay a convex average.
+
+    References
+    ----------
+    Shen et al. 2021, "Efficient attention: attention with linear complexities", equation 5.
+    """
+
+    def __init__(self, scale: float, rotary: bool, implementation: PooledImplementation, chunk: int) -> None:
+        super().__init__()
+        self.scale, self.rotary, self.implementation, self.chunk = scale, rotary, implementation, chunk
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        segments: Segments,
+        write_gate: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        way = pick_pooled(self.implementation, q.device)
+        if write_gate is not None:
+            # softmax(k + log g) is exp(k) g over its own sum.
+            k = k + write_gate.clamp_min(1e-30).log()
+        features_q = q.softmax(-1)
+        features_k = softmax_over_positions(k, segments, way, self.chunk)
+        if self.rotary:
+            features_q, features_k = rotate(features_q, segments), rotate(features_k, segments)
+        out = pooled_attention(features_q, features_k, v, segments, way, self.chunk)
+        return out if self.scale == 1.0 else out * self.scale
+
+
+class LinearAttention(nn.Module):
+    """Weights phi(q_i) . phi(k_j), divided by their sum over j.
+
+    With `rotary`, the numerator's features are turned by their position and the normaliser's are not.
+
+    References
+    ----------
+    Katharopoulos et al. 2020, equation 5; Su et al. 2021 (RoFormer), equation 19.
+    """
+
+    def __init__(
+        self, feature_map: nn.Module, eps: float, rotary: bool, implementation: PooledImplementation, chunk: int
+    ) -> None:
+        super().__init__()
+        self.feature_map = feature_map
+        self.eps, self.rotary, self.implementation, self.chunk = eps, rotary, implementation, chunk
+
+    def forward(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        segments: Segments,
+        write_gate: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        way = pick_pooled(self.implementation, q.device)
+        features_q, features_k = self.feature_map(q), self.feature_map(k)
+        if write_gate is not None:
+            features_k = features_k * write_gate
+        # Keys are divided by their mean over the sequence, a constant per head that cancels in the quotient: sums stay
+        # of the order of one at any length, and `eps` is a floor relative to the size of the features.
+        key_mean = segment_mean(features_k, segments)
+        size = key_mean.mean(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        ids = segments.ids
+        wide_q = features_q.float() if features_q.dtype == torch.bfloat16 else features_q
+        relative = key_mean / size
+        total = (wide_q * relative[ids]).sum(-1, keepdim=True)
+        floor = self.eps * wide_q.sum(-1, keepdim=True) + torch.finfo(torch.float32).tiny
+        lengths = torch.tensor(segments.lengths, device=v.device, dtype=size.dtype)[:, None, None]
+        features_k = features_k * (1 / (size * lengths)).to(features_k.dtype)[ids]
+        if self.rotary:
+            features_q, features_k = rotate(features_q, segments), rotate(features_k, segments)
+        value = pooled_attention(features_q, features_k, v, segments, way, self.chunk)
+        return value * (1 / (total + floor)).to(value.dtype)
+
+
+class EfficientAttentionConfig(AttentionConfig):
+    """Global heads: softmax over channels of q, softmax over positions of k (Shen et al. 2021)."""
+
+    kind: Literal["efficient"] = "efficient"
+    scale: float = Field(1.0, gt=0)
+    """Factor on the output; the reference transformer (LAT) has head_dim ** -0.5."""
+    rotary: bool = False
+    """Turn the features by their position (after the softmax)."""
+    implementation: PooledImplementation = "auto"
+    """auto (split on CPU, chunked on GPU), split or chunked."""
+    chunk: int = Field(DEFAULT_CHUNK, ge=1)
+    """Tokens per chunk of the chunked form; results depend on it by rounding only."""
+
+    def build(self, head_dim: int) -> EfficientAttention:
+        return EfficientAttention(self.scale, self.rotary, self.implementation, self.chunk)
+
+
+class LinearAttentionConfig(AttentionConfig):
+    """Global heads with a positive feature map and a normaliser (Katharopoulos et al. 2020)."""
+
+    kind: Literal["linear"] = "linear"
+    feature_map: FeatureMapConfig = EluConfig()
+    """Positive map applied to queries and keys: elu, relu or softmax."""
+    eps: float = Field(1e-6, gt=0)
+    """Floor of the normaliser, relative to the mean feature."""
+    rotary: bool = False
+    """Turn the numerator's features by their position (after the map)."""
+    implementation: PooledImplementation = "auto"
+    """auto (split on CPU, chunked on GPU), split or chunked."""
+    chunk: int = Field(DEFAULT_CHUNK, ge=1)
+    """Tokens per chunk of the chunked form; results depend on it by rounding only."""
+
+    def build(self, head_dim: int) -> LinearAttention:
+        return LinearAttention(self.feature_map.build(), self.eps, self.rotary, self.implementation, self.chunk)

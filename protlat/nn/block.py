@@ -1,0 +1,52 @@
+"""Pre-norm residual block: attention, then feed-forward."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from protlat.nn.attention.layer import AttentionLayer
+from protlat.nn.norms import NormKind, build_norm
+from protlat.ops.local import token_shift
+from protlat.ops.segments import Segments
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x)).
+
+    Parameters
+    ----------
+    d_model : int
+    attention : AttentionLayer
+    feed_forward : nn.Module
+    norm : "layer" or "rms"
+    shift : bool
+        Shift a third of the channels by one token either way before attention and before the feed-forward.
+    dropout : float
+        Share dropped of what attention and feed-forward add.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        attention: AttentionLayer,
+        feed_forward: nn.Module,
+        norm: NormKind,
+        shift: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.attention_norm = build_norm(norm, d_model)
+        self.attention = attention
+        self.feed_forward_norm = build_norm(norm, d_model)
+        self.feed_forward = feed_forward
+        self.shift = shift
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
+        """(T, E) -> (T, E)."""
+        x = x + self.dropout(self.attention(self._moved(self.attention_norm(x), segments), segments))
+        return x + self.dropout(self.feed_forward(self._moved(self.feed_forward_norm(x), segments)))
+
+    def _moved(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
+        return token_shift(x, segments) if self.shift else x

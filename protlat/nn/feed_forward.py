@@ -1,0 +1,84 @@
+"""Position-wise feed-forward layers, plain and gated."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import nn
+
+from protlat.config import Config
+
+
+class FeedForward(nn.Module):
+    """Linear, GELU, linear."""
+
+    def __init__(self, dim: int, hidden_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.up = nn.Linear(dim, hidden_dim)
+        self.down = nn.Linear(hidden_dim, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(T, E) -> (T, E)."""
+        return self.down(self.dropout(F.gelu(self.up(x))))
+
+
+class GatedFeedForward(nn.Module):
+    """down(act(a) * b) with a and b from one projection.
+
+    References
+    ----------
+    Shazeer 2020, "GLU variants improve Transformer", equation 5 (GEGLU, SwiGLU).
+    """
+
+    def __init__(self, dim: int, hidden_dim: int, dropout: float, activation: Literal["gelu", "silu"]) -> None:
+        super().__init__()
+        self.up = nn.Linear(dim, 2 * hidden_dim)
+        self.down = nn.Linear(hidden_dim, dim)
+        self.dropout = nn.Dropout(dropout)
+        self.activation = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(T, E) -> (T, E)."""
+        gate, value = self.up(x).chunk(2, dim=-1)
+        opened = F.gelu(gate) if self.activation == "gelu" else F.silu(gate)
+        return self.down(self.dropout(opened * value))
+
+
+class GeluConfig(Config):
+    """Linear, GELU, linear: 8 E^2 weights at expansion 4."""
+
+    kind: Literal["gelu"] = "gelu"
+    expansion: float = Field(4.0, gt=0)
+    """Hidden width as a multiple of the model width."""
+
+    def build(self, dim: int, dropout: float) -> nn.Module:
+        return FeedForward(dim, round(dim * self.expansion), dropout)
+
+
+class GluConfig(Config):
+    """GELU-gated linear unit: 12 E^2 weights at expansion 4."""
+
+    kind: Literal["glu"] = "glu"
+    expansion: float = Field(4.0, gt=0)
+    """Hidden width as a multiple of the model width."""
+
+    def build(self, dim: int, dropout: float) -> nn.Module:
+        return GatedFeedForward(dim, round(dim * self.expansion), dropout, "gelu")
+
+
+class SwigluConfig(Config):
+    """SiLU-gated linear unit: 8 E^2 weights at the default expansion of 8/3."""
+
+    kind: Literal["swiglu"] = "swiglu"
+    expansion: float = Field(8 / 3, gt=0)
+    """Hidden width as a multiple of the model width, rounded to a multiple of 16."""
+
+    def build(self, dim: int, dropout: float) -> nn.Module:
+        return GatedFeedForward(dim, max(16, round(dim * self.expansion / 16) * 16), dropout, "silu")
+
+
+FeedForwardConfig = Annotated[GeluConfig | GluConfig | SwigluConfig, Field(discriminator="kind")]

@@ -1,0 +1,107 @@
+"""Operations that look at neighbours: window attention, short convolution, token shift. They reset at every border."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from protlat.ops.segments import Segments
+
+# Query blocks per call: bounds the memory of copied keys and of the mask for very long input.
+_BLOCKS_PER_SLAB = 512
+
+
+def window_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, radius: int, dropout: float = 0.0
+) -> torch.Tensor:
+    """Softmax attention over the keys with |i - j| <= radius of the same sequence.
+
+    Blocks of `radius` queries stand against the 3 * radius keys around them. Blocks run along the packed axis across
+    borders, and the mask keeps sequences apart, so that no row is padded but in the last block.
+
+    Parameters
+    ----------
+    q, k, v : torch.Tensor, shape (T, H, D)
+    segments : Segments
+    radius : int
+        At least 1.
+    dropout : float
+        Share of weights dropped.
+
+    Returns
+    -------
+    torch.Tensor, shape (T, H, D)
+
+    Notes
+    -----
+    Time O(T * radius * H * D), memory O(T * radius).
+    """
+    n_tokens, n_heads, head_dim = q.shape
+    n_blocks = -(-n_tokens // radius)
+    tail = n_blocks * radius - n_tokens
+    q_blocks = F.pad(q, (0, 0, 0, 0, 0, tail)).view(n_blocks, radius, n_heads, head_dim)
+    k_blocks, v_blocks = (
+        F.pad(x, (0, 0, 0, 0, radius, tail + radius)).view(n_blocks + 2, radius, n_heads, head_dim) for x in (k, v)
+    )
+    out = []
+    for first in range(0, n_blocks, _BLOCKS_PER_SLAB):
+        last = min(first + _BLOCKS_PER_SLAB, n_blocks)
+        mask = segments.window_mask(radius, radius, slice(first, last), q.dtype)
+        out.append(
+            F.scaled_dot_product_attention(
+                q_blocks[first:last].transpose(1, 2),
+                _around(k_blocks[first : last + 2]).transpose(1, 2),
+                _around(v_blocks[first : last + 2]).transpose(1, 2),
+                attn_mask=mask,
+                dropout_p=dropout,
+            ).transpose(1, 2)
+        )
+    whole = out[0] if len(out) == 1 else torch.cat(out)
+    return whole.reshape(n_blocks * radius, n_heads, head_dim)[:n_tokens]
+
+
+def _around(blocks: torch.Tensor) -> torch.Tensor:
+    """Each inner block with the one before and the one after: (N + 2, W, ...) -> (N, 3 W, ...)."""
+    # A strided view would save the copy, but its backward pass is many times slower than that of a concatenation.
+    return torch.cat([blocks[:-2], blocks[1:-1], blocks[2:]], dim=1)
+
+
+def shifted(x: torch.Tensor, offset: int, segments: Segments) -> torch.Tensor:
+    """Row i of the result is row i + offset of x (T, C), zero where that lies outside i's sequence."""
+    n_tokens = len(x)
+    if abs(offset) >= n_tokens:
+        return torch.zeros_like(x)
+    moved = F.pad(x[offset:], (0, 0, 0, offset)) if offset > 0 else F.pad(x[:offset], (0, 0, -offset, 0))
+    same = segments.same_sequence(offset)
+    return moved if same is None else moved.masked_fill(~same, 0)
+
+
+def depthwise_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, segments: Segments) -> torch.Tensor:
+    """Residual depthwise convolution: x_i + bias + sum over taps of weight[o + s] * x_{i + o}.
+
+    Parameters
+    ----------
+    x : torch.Tensor, shape (T, C)
+    weight : torch.Tensor, shape (2 s + 1, C)
+    bias : torch.Tensor, shape (C,)
+    segments : Segments
+
+    Notes
+    -----
+    Shifted products instead of ``nn.Conv1d``, which is many times slower for short depthwise kernels in bf16 on CPU.
+    """
+    half = len(weight) // 2
+    out = torch.addcmul(bias, x, weight[half] + 1)
+    for tap in range(len(weight)):
+        if tap != half:
+            out = torch.addcmul(out, shifted(x, tap - half, segments), weight[tap])
+    return out
+
+
+def token_shift(x: torch.Tensor, segments: Segments) -> torch.Tensor:
+    """A third of the channels from the token before, a third from the token after, the rest in place; x (T, C)."""
+    part = x.shape[1] // 3
+    if part == 0:
+        return x
+    before, here, after, rest = x.split((part, part, part, x.shape[1] - 3 * part), dim=1)
+    return torch.cat([shifted(before, -1, segments), here, shifted(after, 1, segments), rest], dim=1)

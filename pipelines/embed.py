@@ -19,7 +19,7 @@ from protlat.data.policies import SequencePolicy
 from protlat.devices import resolve_device, resolve_dtype, set_threads
 from protlat.errors import ConfigError, OutputError
 from protlat.files import format_bytes, require_disk_space
-from protlat.inference.account import SkippedTable, histogram, spooled_stdin, unknown_text
+from protlat.inference.account import SkippedTable, histogram, model_name, spooled_stdin, unknown_text
 from protlat.inference.assemble import Output, assemble, plan_outputs
 from protlat.inference.inputs import InputAccount, SequenceInput, partition, survey
 from protlat.inference.naming import Column, columns_of
@@ -192,10 +192,9 @@ class _Run:
             n_done = self.work.begin(identity, config.resume, config.overwrite)
             if n_done:
                 log.info("%s: going on after %d finished parts", self.work.folder, n_done)
-        resolved = self.model_folder.resolve()
         metadata = {
             "format_version": FORMAT_VERSION,
-            "model_name": resolved.parent.name if resolved.name == "model" else resolved.name,
+            "model_name": model_name(self.model_folder),
             "model_hash": identity["model_hash"],
             "inputs": [Path(path).name if path != "-" else path for path in config.inputs],
             "n_sequences": account.n_sequences,
@@ -268,7 +267,7 @@ class _Run:
         }
         if account.n_windowed:
             rows["embedded in windows"] = account.n_windowed
-        rows |= dict(account.report.changes)
+        rows |= {change: count for change, count in account.report.changes.items() if count}
         rows["longest"] = f"{account.longest:,} residues ({account.longest_name})"
         rows |= rates
         rows["peak memory"] = format_bytes(peak_memory_bytes())

@@ -39,6 +39,7 @@ def _config_class() -> type[Config]:
 @click.option("--unknown", type=click.Choice(["map", "keep", "error", "skip"]),
               help="U Z O B J: map to X, keep, stop, or skip the record. [default: map]")
 @click.option("--gaps", type=click.Choice(["error", "strip", "skip"]), help="'-' and '.' in sequences. [default: error]")
+@click.option("--stops", type=click.Choice(["map", "error", "skip"]), help="'*' inside sequences. [default: map]")
 @click.option("--long", "long_policy", type=click.Choice(["whole", "window", "cut", "skip"]),
               help="What to do with long sequences. [default: whole]")
 @click.option("--window", type=click.IntRange(min=2), help="Residues of a window (--long window). [default: 4096]")
@@ -71,7 +72,7 @@ def embed(
 _KEYS = {
     "model": "model", "outputs": "outputs", "format_name": "format", "separate": "separate", "include": "vectors.include",
     "repr_layers": "vectors.repr_layers", "store": "vectors.store", "toks_per_batch": "toks_per_batch",
-    "unknown": "policy.unknown", "gaps": "policy.gaps", "long_policy": "long.policy", "window": "long.window",
+    "unknown": "policy.unknown", "gaps": "policy.gaps", "stops": "policy.stops", "long_policy": "long.policy", "window": "long.window",
     "overlap": "long.overlap", "max_length": "long.max_length", "split": "split", "resume": "resume",
     "overwrite": "overwrite", "device": "device", "dtype": "dtype", "threads": "threads",
 }  # fmt: skip

@@ -79,3 +79,9 @@ def unknown_text(unknown: Counter[str]) -> str | int:
     if not total:
         return 0
     return f"{total:,} ({', '.join(f'{letter} {count:,}' for letter, count in unknown.most_common())})"
+
+
+def model_name(folder: Path) -> str:
+    """Name of a model: its folder's, or its run folder's when it is that run's ``model/``."""
+    resolved = folder.resolve()
+    return resolved.parent.name if resolved.name == "model" else resolved.name

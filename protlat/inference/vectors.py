@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from protlat.data.packing import batches_by_tokens, pack_ids, with_specials
-from protlat.errors import ProtlatError, SequenceError
+from protlat.data.packing import pack_ids, with_specials
+from protlat.errors import SequenceError
+from protlat.inference.batches import BatchRunner
 from protlat.inference.naming import Column
 from protlat.inference.settings import LongConfig
 from protlat.inference.windows import blend_weights, window_spans
@@ -18,16 +18,7 @@ from protlat.inference.windows import blend_weights, window_spans
 if TYPE_CHECKING:
     from protlat.models import Encoder
 
-log = logging.getLogger(__name__)
-
-N_SPECIALS = 2
-"""Tokens that a sequence costs beside its residues: <cls> and <eos>."""
-
 Vectors = dict[Column, np.ndarray]
-
-
-class OutOfMemoryOnOne(ProtlatError, MemoryError):
-    """One sequence alone does not fit into the device's memory."""
 
 
 class Embedder:
@@ -62,7 +53,8 @@ class Embedder:
         self.store = np.dtype(store)
         self._layers = tuple(sorted({column.layer for column in columns}))
         self._device = next(encoder.parameters()).device
-        self._limit = toks_per_batch
+        self._runner: BatchRunner[np.ndarray, dict[int, torch.Tensor]]
+        self._runner = BatchRunner(self._states, len, toks_per_batch, self._device)
 
     def run(self, sequences: Sequence[np.ndarray], names: Sequence[str]) -> Iterator[tuple[int, Vectors]]:
         """Vectors of every sequence, in the order in which they are finished.
@@ -92,56 +84,19 @@ class Embedder:
         # Length order puts sequences of a kind together; it never leaves this call.
         order = sorted(range(len(sequences)), key=lambda i: (len(sequences[i]), i))
         whole = [i for i in order if threshold is None or len(sequences[i]) <= threshold]
-        lengths = [len(sequences[i]) + N_SPECIALS for i in whole]
-        for batch in batches_by_tokens(lengths, self.toks_per_batch):
-            members = [whole[k] for k in batch]
-            pieces = [with_specials(sequences[i], self.encoder.alphabet) for i in members]
-            for place, states in self._forward(pieces, [names[i] for i in members]):
-                index = members[place]
-                yield index, self._finish(self._reduce(states, len(sequences[index])), names[index])
+        pieces = [with_specials(sequences[i], self.encoder.alphabet) for i in whole]
+        for place, states in self._runner.run(pieces, [names[i] for i in whole]):
+            index = whole[place]
+            yield index, self._finish(self._reduce(states, len(sequences[index])), names[index])
         for index in order[len(whole) :]:
             yield index, self._finish(self._windowed(sequences[index], names[index]), names[index])
 
-    def _forward(self, pieces: list[np.ndarray], names: list[str]) -> Iterator[tuple[int, dict[int, torch.Tensor]]]:
-        """Hidden states of each piece by layer, (len(piece), E); halves the batch when memory runs out."""
-        for start, stop in self._splits([len(piece) for piece in pieces]):
-            states = self._attempt(pieces[start:stop])
-            if states is not None:
-                yield from ((start + offset, state) for offset, state in enumerate(states))
-                continue
-            n_tokens = sum(len(piece) for piece in pieces[start:stop])
-            if stop - start == 1:
-                raise OutOfMemoryOnOne(
-                    f"sequence {names[start]!r} of {n_tokens - N_SPECIALS:,} residues does not fit into the memory of "
-                    f"{self._device} even alone; use --long window, --device cpu, or --dtype bfloat16"
-                )
-            self._limit = min(self._limit, max(n_tokens // 2, 1))
-            log.warning(
-                "out of memory on %s at %d tokens: batches are halved to %d", self._device, n_tokens, self._limit
-            )
-            for offset, state in self._forward(pieces[start:stop], names[start:stop]):
-                yield start + offset, state
-
-    def _splits(self, lengths: list[int]) -> list[tuple[int, int]]:
-        """Spans of a batch that respect the limit, which only an earlier lack of memory lowers."""
-        if self._limit >= self.toks_per_batch:
-            return [(0, len(lengths))]
-        return [(group[0], group[-1] + 1) for group in batches_by_tokens(lengths, self._limit)]
-
-    def _attempt(self, pieces: list[np.ndarray]) -> list[dict[int, torch.Tensor]] | None:
-        """Hidden states of every piece, or None when the device's memory is too small."""
-        try:
-            batch = pack_ids(pieces).to(self._device)
-            with torch.inference_mode():
-                hidden = self.encoder(batch.tokens, batch.segments, layers=self._layers)
-            split = {layer: states.split([len(piece) for piece in pieces]) for layer, states in hidden.items()}
-            return [{layer: states[i] for layer, states in split.items()} for i in range(len(pieces))]
-        except torch.OutOfMemoryError:
-            # Handled by the caller, outside this block: until it is left, the traceback keeps the tensors alive.
-            pass
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        return None
+    def _states(self, pieces: Sequence[np.ndarray]) -> list[dict[int, torch.Tensor]]:
+        """Hidden states of each piece by layer, (len(piece), E)."""
+        batch = pack_ids(pieces).to(self._device)
+        hidden = self.encoder(batch.tokens, batch.segments, layers=self._layers)
+        split = {layer: states.split([len(piece) for piece in pieces]) for layer, states in hidden.items()}
+        return [{layer: states[i] for layer, states in split.items()} for i in range(len(pieces))]
 
     def _reduce(self, states: dict[int, torch.Tensor], n_residues: int) -> dict[Column, torch.Tensor]:
         """Take the asked-for vectors, in float32, out of the states of <cls>, the residues and <eos>."""
@@ -172,18 +127,17 @@ class Embedder:
         total: dict[int, torch.Tensor] = {}
         cls: dict[int, torch.Tensor] = {}
         weight_sum = torch.zeros(len(ids))
-        for batch in batches_by_tokens([len(piece) for piece in pieces], self.toks_per_batch):
-            for place, states in self._forward([pieces[k] for k in batch], [name] * len(batch)):
-                start, stop = spans[batch[place]]
-                weights = torch.from_numpy(blend_weights(stop - start, self.long.overlap))
-                weight_sum[start:stop] += weights
-                for layer, state in states.items():
-                    vectors = state.float().cpu()
-                    if layer not in total:
-                        total[layer] = torch.zeros(len(ids), vectors.shape[1])
-                        cls[layer] = torch.zeros(vectors.shape[1])
-                    total[layer][start:stop] += vectors[1 : 1 + stop - start] * weights[:, None]
-                    cls[layer] += vectors[0] / len(spans)
+        for place, states in self._runner.run(pieces, [name] * len(pieces)):
+            start, stop = spans[place]
+            weights = torch.from_numpy(blend_weights(stop - start, self.long.overlap))
+            weight_sum[start:stop] += weights
+            for layer, state in states.items():
+                vectors = state.float().cpu()
+                if layer not in total:
+                    total[layer] = torch.zeros(len(ids), vectors.shape[1])
+                    cls[layer] = torch.zeros(vectors.shape[1])
+                total[layer][start:stop] += vectors[1 : 1 + stop - start] * weights[:, None]
+                cls[layer] += vectors[0] / len(spans)
         found: dict[Column, torch.Tensor] = {}
         for layer, summed in total.items():
             summed /= weight_sum[:, None]

@@ -19,15 +19,15 @@ from typing_extensions import Self
 from protlat import __version__
 from protlat.config import Config
 from protlat.data.policies import SequencePolicy
-from protlat.data.records import SkippedRecord
 from protlat.devices import resolve_device, resolve_dtype, set_threads
 from protlat.errors import ConfigError, OutputError, SequenceError
 from protlat.files import format_bytes
 from protlat.inference.account import SkippedTable, model_name, spooled_stdin, unknown_text
-from protlat.inference.heatmap import MAX_POSITIONS, draw_heatmap
+from protlat.inference.heatmap import draw_heatmap, require_drawable
 from protlat.inference.inputs import InputAccount, InputSequence, SequenceInput
 from protlat.inference.masked import MaskedPredictor, MaskedQuery, pseudo_perplexity, queries_for
 from protlat.inference.tables import AddRow, open_table, require_table_ending
+from protlat.inference.targets import TargetChoice, Targets, TargetSurvey, survey_targets
 from protlat.models import MaskedLM, model_hash, read_model_config, resolve_model_folder
 from protlat.reporting import Progress, format_count, format_seconds, peak_memory_bytes, progress
 
@@ -120,12 +120,8 @@ class Prediction:
 
 @dataclass
 class _Tally:
-    """Counts beyond those of the input."""
+    """What is gathered while predictions pass by."""
 
-    n_predicted: int = 0
-    n_positions: int = 0
-    n_without_mask: int = 0
-    n_beyond: int = 0
     wild_type_first: int = 0
     wild_type_known: int = 0
     log_likelihood: float = 0.0
@@ -171,12 +167,15 @@ class _Run:
         self.model_folder = resolve_model_folder(config.model)
         _, self.alphabet = read_model_config(self.model_folder)
         self.source = SequenceInput(paths, self.alphabet, config.policy, split=config.split)
+        self.targets = Targets(self.alphabet, _choice(config), config.positions, config.together)
         self.account, self.tally = InputAccount(), _Tally()
         self.account.report.on_skip = skipped.add
 
     def execute(self) -> dict[str, Any]:
-        total, n_tokens = self._survey()
-        config = self.config
+        config, targets = self.config, self.targets
+        survey = survey_targets(self.source, targets, self.account, self.skipped.add)
+        total, n_tokens = survey.n_positions, survey.n_tokens
+        self._refuse_impossible(survey)
         dtype = resolve_dtype(config.dtype, self.device)
         model = MaskedLM.from_pretrained(self.model_folder, self.device, dtype)
         budget = config.toks_per_batch or (65_536 if self.device.type == "cuda" else 8_192)
@@ -196,88 +195,37 @@ class _Run:
         elapsed_s = max(time.monotonic() - started_s, 1e-9)
         if config.plot is not None:
             self._draw(config.plot, predictor)
-        self.tally.n_positions = total
-        return self._summary(n_tokens, elapsed_s)
+        return self._summary(survey, elapsed_s)
 
-    def _positions(self, sequence: InputSequence) -> np.ndarray:
-        """0-based positions to predict in a sequence."""
-        length = sequence.row.length
-        if self.config.positions:
-            return np.array([p - 1 for p in self.config.positions if p <= length], dtype=np.int64)
-        if self.config.all_positions:
-            return np.arange(length)
-        if self.config.pseudo_perplexity:
-            return np.flatnonzero(np.isin(sequence.ids, self.alphabet.replacement_ids))
-        return np.flatnonzero(sequence.ids == self.alphabet.mask_id)
-
-    @property
-    def _together(self) -> bool:
-        """Whether a sequence is one pass: its own masks always are."""
-        one_by_one = self.config.positions or self.config.all_positions or self.config.pseudo_perplexity
-        return self.config.together or not one_by_one
-
-    def _survey(self) -> tuple[int, int]:
-        """Positions and tokens to compute; refuses what cannot be predicted before any computing."""
-        total = n_tokens = 0
-        beyond: list[tuple[str, str, int, list[int]]] = []
-        last = max(self.config.positions, default=0)
-        for sequence in self.source.stream(self.account):
-            positions = self._positions(sequence)
-            row = sequence.row
-            total += len(positions)
-            n_tokens += (row.length + 2) * (min(len(positions), 1) if self._together else len(positions))
-            self.tally.n_predicted += bool(len(positions))
-            if last > row.length:
-                missing = [p for p in self.config.positions if p > row.length]
-                self.tally.n_beyond += 1
-                file, _, line = sequence.source.rpartition(":")
-                text = f"position beyond the sequence: {_listed(missing)} of {row.length}"
-                self.skipped.add(SkippedRecord(file, int(line), row.name, text))
-                if len(beyond) < 2:
-                    beyond.append((row.name, sequence.source, row.length, missing))
-            if not len(positions) and not self.config.positions:
-                self.tally.n_without_mask += 1
-                file, _, line = sequence.source.rpartition(":")
-                text = "no standard residue to score" if self.config.pseudo_perplexity else "no <mask> to predict"
-                self.skipped.add(SkippedRecord(file, int(line), row.name, text))
-        self._refuse_impossible(total, beyond)
-        return total, n_tokens
-
-    def _refuse_impossible(self, total: int, beyond: list[tuple[str, str, int, list[int]]]) -> None:
-        account, where = self.account, ", ".join(self.config.inputs)
-        if account.n_sequences == 0:
+    def _refuse_impossible(self, survey: TargetSurvey) -> None:
+        """Stop before any computing when there is nothing to predict, or too much to draw."""
+        where = ", ".join(self.config.inputs)
+        if self.account.n_sequences == 0:
             raise SequenceError(f"{where}: no sequence to predict")
-        if beyond and (account.n_sequences == 1 or total == 0):
-            name, source, length, missing = beyond[0]
+        if survey.first_beyond and (self.account.n_sequences == 1 or survey.n_positions == 0):
+            raise SequenceError(survey.first_beyond)
+        if survey.n_positions == 0 and self.config.pseudo_perplexity:
+            raise SequenceError(f"{where}: no standard residue to score")
+        if survey.n_positions == 0:
             raise SequenceError(
-                f"{source}: sequence {name!r} has {length} residues, so --positions {_listed(missing)} lies beyond its end"
-            )
-        if total == 0:
-            raise SequenceError(
-                f"{where}: no <mask> in any of {account.n_sequences:,} sequences; write <mask> into them, or use "
+                f"{where}: no <mask> in any of {self.account.n_sequences:,} sequences; write <mask> into them, or use "
                 "--positions 5,10 or --all-positions"
-                if not self.config.pseudo_perplexity
-                else f"{where}: no standard residue to score"
             )
-        if self.config.plot is not None:
-            if self.tally.n_predicted != 1:
-                raise ConfigError(
-                    f"--plot draws one protein, but {self.tally.n_predicted:,} sequences are predicted; give a file with one"
-                )
-            if total > MAX_POSITIONS:
-                raise ConfigError(
-                    f"--plot: at most {MAX_POSITIONS:,} positions fit a picture, here are {total:,}; use --positions"
-                )
+        if self.config.plot is None:
+            return
+        if survey.n_predicted != 1:
+            raise ConfigError(
+                f"--plot draws one protein, but {survey.n_predicted:,} sequences are predicted; give a file with one"
+            )
+        require_drawable(survey.n_positions)
 
     def _predictions(self, predictor: MaskedPredictor) -> Iterator[Prediction]:
         """Every pass over every sequence, in order."""
         held: list[tuple[InputSequence, MaskedQuery]] = []
         used = 0
         for sequence in self.source.stream(InputAccount.silent()):
-            positions = self._positions(sequence)
-            if not len(positions):
-                continue
-            for query in queries_for(sequence.ids, positions, self.alphabet.mask_id, self._together):
+            positions = self.targets.positions(sequence.ids)
+            for query in queries_for(sequence.ids, positions, self.alphabet.mask_id, self.targets.in_one_pass):
                 held.append((sequence, query))
                 used += len(query.ids) + 2
                 if used >= _BATCHES_HELD * predictor.toks_per_batch:
@@ -353,19 +301,19 @@ class _Run:
             "versions": {"protlat": __version__, "torch": torch.__version__},
             "dtype": str(dtype).removeprefix("torch."),
             "positions": list(config.positions) or ("all" if config.all_positions else "<mask>"),
-            "together": self._together,
+            "together": self.targets.in_one_pass,
             "probabilities": "over the residues that can be predicted, summing to 1",
         }
 
-    def _summary(self, n_tokens: int, elapsed_s: float) -> dict[str, Any]:
+    def _summary(self, survey: TargetSurvey, elapsed_s: float) -> dict[str, Any]:
         account, tally = self.account, self.tally
         rows: dict[str, Any] = {
             "sequences in": account.report.n_records,
-            "sequences predicted": tally.n_predicted,
-            "positions predicted": tally.n_positions,
+            "sequences predicted": survey.n_predicted,
+            "positions predicted": survey.n_positions,
             "skipped": account.n_skipped,
-            "without anything to predict": tally.n_without_mask,
-            "with positions beyond their end": tally.n_beyond,
+            "without anything to predict": survey.n_without,
+            "with positions beyond their end": survey.n_beyond,
             "duplicate identifiers": account.n_duplicate_ids,
             "unknown residues": unknown_text(account.report.unknown),
         }
@@ -373,7 +321,7 @@ class _Run:
         if tally.wild_type_known:
             rows["own residue ranked first"] = f"{tally.wild_type_first / tally.wild_type_known:.1%}"
             rows["perplexity of own residues"] = f"{np.exp(-tally.log_likelihood / tally.wild_type_known):.3f}"
-        rows["tokens/s"] = round(n_tokens / elapsed_s)
+        rows["tokens/s"] = round(survey.n_tokens / elapsed_s)
         rows["time computing"] = format_seconds(elapsed_s)
         rows["peak memory"] = format_bytes(peak_memory_bytes())
         if self.config.output != "-":
@@ -388,9 +336,12 @@ class _Run:
         return rows
 
 
-def _listed(positions: Sequence[int]) -> str:
-    shown = ", ".join(map(str, positions[:10]))
-    return shown if len(positions) <= 10 else f"{shown} and {len(positions) - 10} more"
+def _choice(config: PredictMaskedConfig) -> TargetChoice:
+    if config.positions:
+        return "given"
+    if config.pseudo_perplexity:
+        return "standard"
+    return "all" if config.all_positions else "masks"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,20 @@ _PER_PANEL = 80
 _ORDER = "GAPCVILMFWYSTNQHKRDE"
 
 
+def require_drawable(n_positions: int) -> None:
+    """Check the number of positions before any work is done.
+
+    Raises
+    ------
+    ConfigError
+        More than a picture can show.
+    """
+    if n_positions > MAX_POSITIONS:
+        raise ConfigError(
+            f"--plot: {n_positions:,} positions do not fit a picture; choose at most {MAX_POSITIONS:,} with --positions"
+        )
+
+
 def draw_heatmap(
     path: str | Path,
     title: str,
@@ -44,10 +58,7 @@ def draw_heatmap(
     ConfigError
         More positions than a picture can show, or residues that are not the 20.
     """
-    if len(positions_1based) > MAX_POSITIONS:
-        raise ConfigError(
-            f"--plot: {len(positions_1based):,} positions do not fit a picture; choose at most {MAX_POSITIONS:,} with --positions"
-        )
+    require_drawable(len(positions_1based))
     if sorted(residues) != sorted(_ORDER):
         raise ConfigError("--plot draws the 20 residues; this model's alphabet is another")
     from matplotlib.figure import Figure
@@ -75,8 +86,11 @@ def draw_heatmap(
         if dots:
             axis.scatter(*zip(*dots, strict=True), s=9, facecolors="white", edgecolors="black", linewidths=0.6)
         axis.set_yticks(range(len(_ORDER)), list(_ORDER), fontsize=7, family="monospace")
-        step = 1 if len(shown) <= 20 else 10
-        ticks = [x for x, position in enumerate(shown) if step == 1 or position % step == 0]
+        contiguous = shown[-1] - shown[0] == len(shown) - 1
+        if len(shown) <= 20:
+            ticks = list(range(len(shown)))
+        else:
+            ticks = [x for x, position in enumerate(shown) if (position if contiguous else x) % 10 == 0]
         axis.set_xticks(ticks, [f"{shown[x]}" for x in ticks], fontsize=7)
         # Panels share one scale, so the last, shorter one keeps the cell width of the others.
         axis.set_xlim(-0.5, n_columns - 0.5)

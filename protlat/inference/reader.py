@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import Self
@@ -51,10 +51,8 @@ def load_embeddings(path: str | Path, kind: str | None = None, layer: int | None
     path = Path(path)
     if not path.is_file():
         raise OutputError(f"{path}: no such file")
-    readers: dict[str, type[EmbeddingFile]] = {
-        "h5": HDF5File, "npz": NpzFile, "parquet": ParquetFile, "h5ad": AnnDataFile,
-    }  # fmt: skip
-    return readers[_sniff(path)](path, kind, layer)
+    readers: tuple[type[EmbeddingFile], ...] = (HDF5File, NpzFile, ParquetFile, AnnDataFile)
+    return {reader.format_name: reader for reader in readers}[_sniff(path)](path, kind, layer)
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
@@ -118,7 +116,11 @@ class EmbeddingFile(ABC):
         Every kind and layer in the file.
     column : Column
         The one that is read.
+    format_name : str
+        "h5", "npz", "parquet" or "h5ad".
     """
+
+    format_name: ClassVar[str]
 
     def __init__(self, path: Path, kind: str | None, layer: int | None) -> None:
         self.path = path
@@ -180,6 +182,8 @@ class EmbeddingFile(ABC):
 class HDF5File(EmbeddingFile):
     """Datasets at the root, or in one group per column."""
 
+    format_name = "h5"
+
     def _open(self) -> None:
         import h5py
 
@@ -217,6 +221,8 @@ class HDF5File(EmbeddingFile):
 class NpzFile(EmbeddingFile):
     """Members of a zip archive."""
 
+    format_name = "npz"
+
     def _open(self) -> None:
         self._zip = zipfile.ZipFile(self.path)
         if not self.columns:
@@ -244,6 +250,8 @@ class NpzFile(EmbeddingFile):
 
 class ParquetFile(EmbeddingFile):
     """Rows of a table, one row group in memory at a time."""
+
+    format_name = "parquet"
 
     def _open(self) -> None:
         import pyarrow.parquet as pq
@@ -283,6 +291,8 @@ class ParquetFile(EmbeddingFile):
 
 class AnnDataFile(EmbeddingFile):
     """X and obsm of an AnnData file, read without the anndata package."""
+
+    format_name = "h5ad"
 
     def _open(self) -> None:
         import h5py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -143,7 +144,7 @@ class Texts:
 
     def to_list(self) -> list[bytes]:
         ends = self.offsets.tolist()
-        return [self.data[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+        return [self.data[start:end] for start, end in itertools.pairwise(ends)]
 
     def take(self, keep: np.ndarray) -> Texts:
         """The strings at a boolean mask, shape (N,)."""

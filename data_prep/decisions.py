@@ -1,0 +1,185 @@
+"""What becomes of every row: kept or a duplicate, its cluster, its split."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from protlat.alphabet import Alphabet
+from protlat.data.shards import SPLITS
+from protlat.errors import SequenceError
+from protlat.files import atomic_path
+
+from .config import PrepConfig
+from .dedup import find_duplicates, find_repeated_ids
+from .pieces import PieceInfo, piece_path, read_piece
+from .spill import PieceNotes
+from .windows import Windowing
+from .write import Decision
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Test sequences must stay unseen, so of equal sequences the test one stays, then the valid one.
+_RANKS = {"test": 0, "valid": 1, "": 2}
+_RANK_NAMES = ("test", "valid", "train")
+_CACHED = 4
+
+
+class Decider:
+    """Decides row by row, piece by piece, in bounded memory.
+
+    Parameters
+    ----------
+    config : PrepConfig
+    alphabet : Alphabet
+    pieces : list of PieceInfo
+        In input order.
+    source_splits : list of str
+        Split that each source was given for, "" for none.
+    work : Path
+        Folder of the unfinished work.
+    """
+
+    def __init__(
+        self, config: PrepConfig, alphabet: Alphabet, pieces: list[PieceInfo], source_splits: list[str], work: Path
+    ) -> None:
+        self.config, self.alphabet, self.pieces, self.work = config, alphabet, pieces, work
+        self.ranks = [_RANKS[source_splits[piece.source]] for piece in pieces]
+        self.n_rows = sum(piece.n_rows for piece in pieces)
+        self.n_duplicates = self.n_cross_duplicates = 0
+        self.n_repeated_ids = self.n_repeated_ids_skipped = 0
+        self.n_cut = self.n_windowed = 0
+        self.cluster_facts: dict[str, Any] = {}
+        self.warnings: list[str] = []
+        self._duplicates: PieceNotes | None = None
+        self._repeated: PieceNotes | None = None
+        self._cache: OrderedDict[int, Decision] = OrderedDict()
+
+    def read(self, number: int) -> pa.RecordBatch:
+        """Rows of a piece."""
+        info = self.pieces[number]
+        return read_piece(piece_path(self.work / "pieces", info.source, info.block))
+
+    def prepare(self) -> None:
+        """Look at all pieces: duplicates, repeated identifiers, clusters; count what will be left out."""
+        scratch = self.work / "scratch"
+        self._duplicates = find_duplicates(self.read, self.ranks, self.n_rows, scratch, self.config.bucket_rows)
+        self._count_duplicates()
+        self._repeated = find_repeated_ids(
+            self._kept_ids, len(self.pieces), self.n_rows, scratch, self.config.bucket_rows
+        )
+        self._count_repeated()
+        self._count_windows()
+
+    def _dropped(self, number: int) -> np.ndarray:
+        """Rows of a piece that leave as duplicates."""
+        assert self._duplicates is not None
+        return self._duplicates.of(number)[0] if self.config.duplicates == "drop" else np.zeros(0, dtype=np.int64)
+
+    def _kept_ids(self, number: int) -> tuple[pa.StringArray, np.ndarray]:
+        import pyarrow as pa
+
+        rows = np.setdiff1d(np.arange(self.pieces[number].n_rows), self._dropped(number))
+        return self.read(number).column("id").take(pa.array(rows)), rows
+
+    def _count_duplicates(self) -> None:
+        assert self._duplicates is not None
+        for number, rank in enumerate(self.ranks):
+            _, (_, kept_ranks) = self._duplicates.of(number)
+            n_cross = int(np.count_nonzero(kept_ranks.to_numpy() != rank))
+            self.n_cross_duplicates += n_cross
+            self.n_duplicates += len(kept_ranks) - n_cross
+
+    def _count_repeated(self) -> None:
+        assert self._repeated is not None
+        for number in range(len(self.pieces)):
+            rows, _ = self._repeated.of(number)
+            self.n_repeated_ids += len(rows)
+            if len(rows) and self.config.duplicate_ids == "error":
+                batch, row = self.read(number), int(rows[0])
+                name, line = batch.column("id")[row].as_py(), batch.column("line")[row].as_py()
+                raise SequenceError(
+                    f"line {line}: identifier {name} stands on an earlier record; --duplicate-ids keep or skip"
+                )
+        if self.config.duplicate_ids == "skip":
+            self.n_repeated_ids_skipped = self.n_repeated_ids
+
+    def _count_windows(self) -> None:
+        windowing = Windowing.of(self.config)
+        if windowing.size is None:
+            return
+        for number in range(len(self.pieces)):
+            lengths = np.diff(self.read(number).column("tokens").offsets.to_numpy())
+            n_long = int(np.count_nonzero((lengths > windowing.size) & (self.decide(number).split >= 0)))
+            if windowing.start_only:
+                self.n_cut += n_long
+            else:
+                self.n_windowed += n_long
+
+    def decide(self, number: int) -> Decision:
+        """Split and cluster of every row of a piece."""
+        if number in self._cache:
+            return self._cache[number]
+        assert self._repeated is not None
+        # Ranks count from the most protected split, SPLITS from train.
+        split = np.full(self.pieces[number].n_rows, SPLITS.index(_RANK_NAMES[self.ranks[number]]), dtype=np.int8)
+        split[self._dropped(number)] = -1
+        if self.config.duplicate_ids == "skip":
+            split[self._repeated.of(number)[0]] = -1
+        decision = Decision(split, None)
+        self._cache[number] = decision
+        if len(self._cache) > _CACHED:
+            self._cache.popitem(last=False)
+        return decision
+
+    def n_clusters(self, split: str) -> int:
+        """Different clusters in a split, 0 where none are known."""
+        return int(self.cluster_facts.get("n_by_split", {}).get(split, 0))
+
+    def versions(self) -> dict[str, str]:
+        """Packages that shaped the result."""
+        import pyarrow as pa
+
+        return {"numpy": np.__version__, "pyarrow": pa.__version__}
+
+    def skipped_rows(self) -> Iterator[str]:
+        """Lines for skipped.tsv of rows left out after reading."""
+        if self.config.duplicate_ids != "skip":
+            return
+        assert self._repeated is not None
+        for number in range(len(self.pieces)):
+            rows, _ = self._repeated.of(number)
+            batch = self.read(number)
+            for row in rows.tolist():
+                name, line = batch.column("id")[row].as_py(), batch.column("line")[row].as_py()
+                yield f"{self.source_path(number)}\t{line}\t{name}\trepeated identifier\n"
+
+    def source_path(self, number: int) -> str:
+        """Path of the file that a piece came from."""
+        return self._paths[self.pieces[number].source] if self._paths else ""
+
+    _paths: tuple[str, ...] = ()
+
+    def write_duplicates(self, path: Path) -> None:
+        """One line for each row whose sequence stands elsewhere: its identifier, the kept one, and their splits."""
+        assert self._duplicates is not None
+        with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as handle:
+            handle.write("file\tline\tidentifier\tkept_identifier\tsplit\tkept_split\n")
+            for number, rank in enumerate(self.ranks):
+                rows, (kept_ids, kept_ranks) = self._duplicates.of(number)
+                if not len(rows):
+                    continue
+                batch = self.read(number)
+                ids, lines = batch.column("id"), batch.column("line")
+                for row, kept, kept_rank in zip(
+                    rows.tolist(), kept_ids.to_pylist(), kept_ranks.to_pylist(), strict=True
+                ):
+                    handle.write(
+                        f"{self.source_path(number)}\t{lines[row].as_py()}\t{ids[row].as_py()}\t{kept}\t"
+                        f"{_RANK_NAMES[rank]}\t{_RANK_NAMES[kept_rank]}\n"
+                    )

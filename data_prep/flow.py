@@ -1,0 +1,176 @@
+"""`protlat prep`: the steps from raw files to shards, their account, and how a killed run goes on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from protlat import __version__
+from protlat.alphabet import Alphabet
+from protlat.data.compression import ByteSource
+from protlat.data.shards import MANIFEST_NAME, MAX_TAGS, SPLITS, Manifest, SourceInfo, SplitInfo, read_manifest
+from protlat.errors import ConfigError, SequenceError
+from protlat.files import write_json
+from protlat.reporting import progress
+
+from .account import account_of, report_of, summarize, write_skipped
+from .config import PrepConfig
+from .decisions import Decider
+from .leaks import leak_report
+from .pieces import PieceInfo, load_finished
+from .plan import clear, is_finished, open_work
+from .readers import Work, read_source
+from .sources import Source, choose_alphabet, find_sources
+from .windows import Windowing
+from .workers import choose_workers, make_pieces
+from .write import ShardMaker, ShardPlan, split_info
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _ReadSource:
+    """What reading one source gave."""
+
+    info: SourceInfo
+    pieces: list[PieceInfo]
+
+
+def run(config: PrepConfig, overwrite: bool = False) -> Manifest:
+    """Make a shard folder, or finish one that was begun by the same command.
+
+    Parameters
+    ----------
+    config : PrepConfig
+    overwrite : bool
+        Replace shards or unfinished work that lie in the output folder.
+
+    Returns
+    -------
+    Manifest
+        Also written to the folder.
+
+    Raises
+    ------
+    ConfigError
+        The settings contradict the inputs.
+    SequenceError
+        An input cannot be read, or breaks a policy that says ``error``.
+    OutputError
+        The folder holds something else, or the disk is too small.
+    """
+    if not config.output:
+        raise ConfigError("no output folder: name one with -o")
+    start_s = time.monotonic()
+    output = Path(config.output)
+    sources = find_sources(config)
+    alphabet = choose_alphabet(config, sources)
+    if not overwrite and is_finished(output, config, alphabet, sources):
+        log.info("%s: already finished by the same command; nothing to do", output)
+        return read_manifest(output)
+    work, resumed = open_work(output, config, alphabet, sources, overwrite)
+    if resumed:
+        log.info("%s: taking up the work of a stopped run", output)
+    read = _read_all(config, alphabet, sources, work / "pieces")
+    pieces = [piece for source in read for piece in source.pieces]
+    report = report_of(pieces)
+    if not any(piece.n_rows for piece in pieces):
+        clear(output)
+        told = ", ".join(f"{n:,} {reason}" for reason, n in report.reasons.items()) or "the input is empty"
+        raise SequenceError(f"no sequence is left to write: {report.n_records:,} read; {told}")
+    decider = Decider(config, alphabet, pieces, [source.split for source in sources], work)
+    decider.prepare()
+    plan = ShardPlan(pieces, decider.decide, work / "pieces", Windowing.of(config), config.shard_tokens)
+    splits = _write(plan, decider, output, work / "shards", alphabet, _tags_of(pieces))
+    leaks = leak_report(output, splits, alphabet, config.leak_sample)
+    for message in report.warnings:
+        log.warning("warning: %s", message)
+    write_skipped(output / "skipped.tsv", pieces, work / "pieces", decider.skipped_rows())
+    decider.write_duplicates(output / "duplicates.tsv")
+    manifest = Manifest(
+        protlat_version=__version__,
+        versions=decider.versions(),
+        alphabet=alphabet.to_plain(),
+        fixed_length=config.fixed_length,
+        overlap=config.overlap,
+        tags=_tags_of(pieces),
+        splits=splits,
+        sources=[source.info for source in read],
+        parameters=config.deciding(),
+        account=account_of(report, decider, splits, config),
+        clusters=decider.cluster_facts,
+        leaks=leaks,
+        warnings=[*report.warnings, *decider.warnings],
+    )
+    write_json(output / MANIFEST_NAME, manifest.to_plain())
+    shutil.rmtree(work)
+    summarize(manifest, output, time.monotonic() - start_s)
+    return manifest
+
+
+def _read_all(config: PrepConfig, alphabet: Alphabet, sources: list[Source], folder: Path) -> list[_ReadSource]:
+    """Pieces of every source; finished ones of an earlier run are kept."""
+    sizes = [os.path.getsize(source.path) if source.path != "-" else 0 for source in sources]
+    n_workers = choose_workers(config, sum(sizes))
+    total = float(sum(sizes)) if all(source.path != "-" for source in sources) else None
+    streams: list[ByteSource] = []
+    finished: dict[tuple[int, int], PieceInfo] = {}
+    with progress("read", total, "bytes") as line:
+
+        def works() -> Iterator[Work]:
+            for index, source in enumerate(sources):
+                stream = ByteSource(source.path, on_read=line.advance, hashed=True)
+                streams.append(stream)
+                for work in read_source(index, source, stream, config):
+                    known = load_finished(folder, work.source, work.block)
+                    if known is None:
+                        yield work
+                    else:
+                        finished[work.source, work.block] = known
+
+        for piece in make_pieces(works(), config, alphabet, folder, n_workers):
+            finished[piece.source, piece.block] = piece
+    result = []
+    for index, (source, stream) in enumerate(zip(sources, streams, strict=True)):
+        pieces = [finished[key] for key in sorted(finished) if key[0] == index]
+        info = SourceInfo(
+            path=source.path,
+            format=source.format,
+            compression=stream.compression,
+            split=source.split,
+            size_bytes=stream.size_bytes,
+            sha256=stream.sha256,
+            n_records=sum(int(piece.report["n_records"]) for piece in pieces),
+        )
+        result.append(_ReadSource(info, pieces))
+    return result
+
+
+def _tags_of(pieces: list[PieceInfo]) -> list[str]:
+    tags = sorted({tag for piece in pieces for tag in piece.tags} | {""})
+    if len(tags) > MAX_TAGS:
+        raise SequenceError(
+            f"{len(tags):,} different tags, for example {tags[1]!r}; at most {MAX_TAGS:,}: the tag names a source"
+        )
+    return tags
+
+
+def _write(
+    plan: ShardPlan, decider: Decider, output: Path, journal: Path, alphabet: Alphabet, tags: list[str]
+) -> dict[str, SplitInfo]:
+    maker = ShardMaker(plan, output, journal, alphabet, tags)
+    splits = {}
+    with progress("write", float(sum(tally.n_tokens for tally in plan.tallies.values())), "tokens") as line:
+        for split in SPLITS:
+            shards = []
+            for number in range(len(plan.shards[split])):
+                shards.append(maker.make(split, number))
+                line.advance(shards[-1].n_tokens)
+            if shards:
+                splits[split] = split_info(plan.tallies[split], shards, decider.n_clusters(split))
+    return splits

@@ -49,7 +49,6 @@ def _config_class() -> type[Config]:
 @click.option("--workers", type=int, metavar="N", help="Processes (default: by size of the input); the result is the same.")
 @click.option("--overwrite", is_flag=True, help="Replace shards or unfinished work in FOLDER.")
 @config_options(_config_class)
-# fmt: on
 def prep(
     inputs: tuple[str, ...],
     more_inputs: tuple[str, ...],

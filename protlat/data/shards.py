@@ -221,7 +221,7 @@ class ShardReader:
             raise ShardError(f"{folder}: no split {split!r}; it has {', '.join(self.manifest.splits) or 'none'}")
         self.info = self.manifest.splits[split]
         self.fixed_length = self.manifest.fixed_length
-        self._batches: tuple[pa.RecordBatch, ...] = ()
+        self._batches: list[pa.RecordBatch] = []
         for shard in self.info.shards:
             self._open(shard, verify)
         self._starts = np.cumsum([0] + [batch.num_rows for batch in self._batches])

@@ -45,8 +45,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
         """(T, E) -> (T, E)."""
-        x = x + self.dropout(self.attention(self._moved(self.attention_norm(x), segments), segments))
-        return x + self.dropout(self.feed_forward(self._moved(self.feed_forward_norm(x), segments)))
+        x = self.dropout(self.attention(self._moved(self.attention_norm(x), segments), segments)) + x
+        return self.dropout(self.feed_forward(self._moved(self.feed_forward_norm(x), segments))) + x
 
     def _moved(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
         return token_shift(x, segments) if self.shift else x

@@ -23,7 +23,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(T, E) -> (T, E)."""
-        return self.down(self.dropout(F.gelu(self.up(x))))
+        hidden = self.up(x)
+        if torch.is_grad_enabled():
+            return self.down(self.dropout(F.gelu(hidden)))
+        # Without a graph the widest tensor of the model need not exist twice.
+        return self.down(self.dropout(torch.ops.aten.gelu_(hidden)))
 
 
 class GatedFeedForward(nn.Module):

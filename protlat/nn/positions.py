@@ -40,7 +40,9 @@ def rotate(x: torch.Tensor, segments: Segments) -> torch.Tensor:
     """
     cos, sin = rotary_tables(segments, x.shape[-1], x.dtype)
     first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    return torch.cat(
+        [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)], dim=-1
+    )
 
 
 class SinusoidalPositions(nn.Module):

@@ -39,6 +39,10 @@ def window_attention(
     n_tokens, n_heads, head_dim = q.shape
     n_blocks = -(-n_tokens // radius)
     tail = n_blocks * radius - n_tokens
+    training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    # On CPU the fused kernel is slower than two batched products for heads this short; its gain is the backward pass.
+    attend = _attend_fused if training or dropout or q.device.type != "cpu" else _attend_products
+    around = _around if training else _around_view
     q_blocks = F.pad(q, (0, 0, 0, 0, 0, tail)).view(n_blocks, radius, n_heads, head_dim)
     k_blocks, v_blocks = (
         F.pad(x, (0, 0, 0, 0, radius, tail + radius)).view(n_blocks + 2, radius, n_heads, head_dim) for x in (k, v)
@@ -47,23 +51,38 @@ def window_attention(
     for first in range(0, n_blocks, _BLOCKS_PER_SLAB):
         last = min(first + _BLOCKS_PER_SLAB, n_blocks)
         mask = segments.window_mask(radius, radius, slice(first, last), q.dtype)
-        out.append(
-            F.scaled_dot_product_attention(
-                q_blocks[first:last].transpose(1, 2),
-                _around(k_blocks[first : last + 2]).transpose(1, 2),
-                _around(v_blocks[first : last + 2]).transpose(1, 2),
-                attn_mask=mask,
-                dropout_p=dropout,
-            ).transpose(1, 2)
-        )
+        keys, values = around(k_blocks[first : last + 2]), around(v_blocks[first : last + 2])
+        slab = (x.transpose(1, 2) for x in (q_blocks[first:last], keys, values))
+        out.append(attend(*slab, mask, dropout).transpose(1, 2))
     whole = out[0] if len(out) == 1 else torch.cat(out)
     return whole.reshape(n_blocks * radius, n_heads, head_dim)[:n_tokens]
 
 
+def _attend_fused(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, dropout: float
+) -> torch.Tensor:
+    """q (N, H, W, D), k and v (N, H, 3 W, D), mask added to the scores -> (N, H, W, D)."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+
+
+def _attend_products(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, dropout: float
+) -> torch.Tensor:
+    """The same without gradient and dropout, as two batched products."""
+    scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2)).add_(mask)
+    return torch.matmul(scores.softmax(-1), v)
+
+
 def _around(blocks: torch.Tensor) -> torch.Tensor:
     """Each inner block with the one before and the one after: (N + 2, W, ...) -> (N, 3 W, ...)."""
-    # A strided view would save the copy, but its backward pass is many times slower than that of a concatenation.
+    # Copies: the backward pass of a strided view is many times slower than that of a concatenation.
     return torch.cat([blocks[:-2], blocks[1:-1], blocks[2:]], dim=1)
+
+
+def _around_view(blocks: torch.Tensor) -> torch.Tensor:
+    """`_around` as an overlapping view, without copies and for reading only."""
+    n, width, *rest = blocks.shape
+    return blocks.as_strided((n - 2, 3 * width, *rest), blocks.stride(), blocks.storage_offset())
 
 
 def shifted(x: torch.Tensor, offset: int, segments: Segments) -> torch.Tensor:
@@ -91,10 +110,34 @@ def depthwise_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, se
     Shifted products instead of ``nn.Conv1d``, which is many times slower for short depthwise kernels in bf16 on CPU.
     """
     half = len(weight) // 2
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        out = torch.addcmul(bias, x, weight[half] + 1)
+        for tap in range(len(weight)):
+            if tap != half:
+                out = torch.addcmul(out, shifted(x, tap - half, segments), weight[tap])
+        return out
+    return _depthwise_conv_in_place(x, weight, bias, segments)
+
+
+def _depthwise_conv_in_place(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, segments: Segments
+) -> torch.Tensor:
+    """One pass a tap over the packed rows as if they were one sequence, then the rows near borders once more."""
+    half, n_tokens = len(weight) // 2, len(x)
     out = torch.addcmul(bias, x, weight[half] + 1)
-    for tap in range(len(weight)):
-        if tap != half:
-            out = torch.addcmul(out, shifted(x, tap - half, segments), weight[tap])
+    for offset in range(1, min(half, n_tokens - 1) + 1):
+        out[:-offset].addcmul_(x[offset:], weight[half + offset])
+        out[offset:].addcmul_(x[:-offset], weight[half - offset])
+    if len(segments) > 1:
+        rows = segments.near_borders(half)
+        near = torch.addcmul(bias, x[rows], weight[half] + 1)
+        for offset in range(-half, half + 1):
+            if offset:
+                same = segments.same_sequence(offset)
+                assert same is not None
+                moved = x[(rows + offset).clamp(0, n_tokens - 1)].masked_fill(~same[rows], 0)
+                near.addcmul_(moved, weight[half + offset])
+        out[rows] = near
     return out
 
 

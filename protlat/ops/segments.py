@@ -144,6 +144,15 @@ class Segments:
 
         return self.derive(("same", offset), make)
 
+    def near_borders(self, distance: int) -> torch.Tensor:
+        """Packed positions of the tokens fewer than `distance` tokens from an end of their sequence, int64."""
+
+        def make() -> torch.Tensor:
+            last = torch.tensor(self.lengths, device=self.device)[self.ids] - 1
+            return ((self.positions < distance) | (last - self.positions < distance)).nonzero().flatten()
+
+        return self.derive(("near_borders", distance), make)
+
     def chunks(self, size: int) -> ChunkTable:
         """Every sequence cut into chunks of `size` tokens."""
         return self.derive(("chunks", size), lambda: self._make_chunks(size))

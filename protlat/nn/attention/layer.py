@@ -10,6 +10,7 @@ from torch import nn
 from protlat.nn.attention import POOLED_KINDS, AnyAttention
 from protlat.nn.gate import GateConfig
 from protlat.nn.local_conv import LocalConv, LocalConvConfig
+from protlat.nn.norms import RootMeanSquareNorm
 from protlat.ops.segments import Segments
 
 
@@ -43,10 +44,13 @@ class AttentionLayer(nn.Module):
         gate_width = {"none": 0, "channel": head_dim, "head": 1}
         self.gate = gate
         self.widths = [3 * inner, self.pooled_heads * gate_width[gate.write], n_heads * gate_width[gate.output]]
-        # One product for queries, keys, values and gates: the input is read once.
-        self.project = nn.Linear(d_model, sum(self.widths))
+        # One product for queries, keys, values and gates: the input is read once. Only the gates have a bias: in a
+        # fused product a bias costs a pass over the whole output.
+        self.project = nn.Linear(d_model, sum(self.widths), bias=False)
+        self.write_bias = nn.Parameter(torch.zeros(self.widths[1])) if self.widths[1] else None
+        self.output_bias = nn.Parameter(torch.zeros(self.widths[2])) if self.widths[2] else None
         self.cores = nn.ModuleList(group.build(head_dim) for group in groups)
-        self.output_norm = nn.RMSNorm(head_dim, eps=1e-5) if gate.output != "none" and gate.norm else None
+        self.output_norm = RootMeanSquareNorm(head_dim) if gate.output != "none" and gate.norm else None
         self.conv_on = "" if local_conv is None else local_conv.target
         self.conv = None
         if local_conv is not None:
@@ -55,9 +59,8 @@ class AttentionLayer(nn.Module):
 
     def reset_gates(self) -> None:
         """Set the biases that gates start from; called after the general initialisation."""
-        start = self.widths[0]
-        with torch.no_grad():
-            self.project.bias[start : start + self.widths[1]] = self.gate.write_bias
+        if self.write_bias is not None:
+            nn.init.constant_(self.write_bias, self.gate.write_bias)
 
     def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
         """(T, E) -> (T, E)."""
@@ -67,14 +70,15 @@ class AttentionLayer(nn.Module):
         q, k, v = qkv.chunk(3, dim=-1)
         if self.conv is not None and self.conv_on == "v":
             v = self.conv(v, segments)
-        write_gate = torch.sigmoid(write).unflatten(-1, (self.pooled_heads, -1)) if self.widths[1] else None
-        values = self._attend(
-            *(part.unflatten(-1, (self.n_heads, self.head_dim)) for part in (q, k, v)), segments, write_gate
-        )
-        if self.widths[2]:
+        write_gate = None
+        if self.write_bias is not None:
+            write_gate = torch.sigmoid(write + self.write_bias).unflatten(-1, (self.pooled_heads, -1))
+        heads = (part.unflatten(-1, (self.n_heads, self.head_dim)) for part in (q, k, v))
+        values = self._attend(*heads, segments, write_gate)
+        if self.output_bias is not None:
             if self.output_norm is not None:
                 values = self.output_norm(values)
-            values = values * torch.sigmoid(output).unflatten(-1, (self.n_heads, -1))
+            values = values * torch.sigmoid(output + self.output_bias).unflatten(-1, (self.n_heads, -1))
         return self.mix(values.flatten(1))
 
     def _attend(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ from protlat.data.shards import SPLITS
 from protlat.errors import SequenceError
 from protlat.files import atomic_path
 
+from .cluster_step import count_clusters, find_clusters, split_of_clusters
 from .config import PrepConfig
-from .dedup import find_duplicates, find_repeated_ids
+from .dedup import find_duplicates, find_repeated_ids, hash_words
 from .pieces import PieceInfo, piece_path, read_piece
+from .sources import Source
 from .spill import PieceNotes
 from .windows import Windowing
 from .write import Decision
@@ -39,17 +42,17 @@ class Decider:
     alphabet : Alphabet
     pieces : list of PieceInfo
         In input order.
-    source_splits : list of str
-        Split that each source was given for, "" for none.
+    sources : list of Source
     work : Path
         Folder of the unfinished work.
     """
 
     def __init__(
-        self, config: PrepConfig, alphabet: Alphabet, pieces: list[PieceInfo], source_splits: list[str], work: Path
+        self, config: PrepConfig, alphabet: Alphabet, pieces: list[PieceInfo], sources: list[Source], work: Path
     ) -> None:
         self.config, self.alphabet, self.pieces, self.work = config, alphabet, pieces, work
-        self.ranks = [_RANKS[source_splits[piece.source]] for piece in pieces]
+        self.ranks = [_RANKS[sources[piece.source].split] for piece in pieces]
+        self._paths = [source.path for source in sources]
         self.n_rows = sum(piece.n_rows for piece in pieces)
         self.n_duplicates = self.n_cross_duplicates = 0
         self.n_repeated_ids = self.n_repeated_ids_skipped = 0
@@ -58,6 +61,8 @@ class Decider:
         self.warnings: list[str] = []
         self._duplicates: PieceNotes | None = None
         self._repeated: PieceNotes | None = None
+        self._clusters: PieceNotes | None = None
+        self.by_fraction = config.split.valid_fraction > 0 or config.split.test_fraction > 0
         self._cache: OrderedDict[int, Decision] = OrderedDict()
 
     def read(self, number: int) -> pa.RecordBatch:
@@ -74,6 +79,9 @@ class Decider:
             self._kept_ids, len(self.pieces), self.n_rows, scratch, self.config.bucket_rows
         )
         self._count_repeated()
+        self._clusters, self.cluster_facts = find_clusters(self, self._kept_ids, self.config, self.alphabet, self.work)
+        if self._clusters is not None:
+            self.cluster_facts |= count_clusters(self, scratch, self.config)
         self._count_windows()
 
     def _dropped(self, number: int) -> np.ndarray:
@@ -84,7 +92,10 @@ class Decider:
     def _kept_ids(self, number: int) -> tuple[pa.StringArray, np.ndarray]:
         import pyarrow as pa
 
-        rows = np.setdiff1d(np.arange(self.pieces[number].n_rows), self._dropped(number))
+        leaving = self._dropped(number)
+        if self._repeated is not None and self.config.duplicate_ids == "skip":
+            leaving = np.union1d(leaving, self._repeated.of(number)[0])
+        rows = np.setdiff1d(np.arange(self.pieces[number].n_rows), leaving)
         return self.read(number).column("id").take(pa.array(rows)), rows
 
     def _count_duplicates(self) -> None:
@@ -123,19 +134,35 @@ class Decider:
 
     def decide(self, number: int) -> Decision:
         """Split and cluster of every row of a piece."""
+        import pyarrow as pa
+
         if number in self._cache:
             return self._cache[number]
         assert self._repeated is not None
         # Ranks count from the most protected split, SPLITS from train.
         split = np.full(self.pieces[number].n_rows, SPLITS.index(_RANK_NAMES[self.ranks[number]]), dtype=np.int8)
+        clusters = None
+        if self._clusters is not None or self.by_fraction:
+            clusters = self._cluster_names(number)
+        if self.by_fraction and self.ranks[number] == _RANKS[""]:
+            assert clusters is not None
+            split = split_of_clusters(clusters, hash_words(self.read(number).column("hash")), self.config)
         split[self._dropped(number)] = -1
         if self.config.duplicate_ids == "skip":
             split[self._repeated.of(number)[0]] = -1
-        decision = Decision(split, None)
+        decision = Decision(split, pa.array(clusters.tolist(), pa.string()) if clusters is not None else None)
         self._cache[number] = decision
         if len(self._cache) > _CACHED:
             self._cache.popitem(last=False)
         return decision
+
+    def _cluster_names(self, number: int) -> np.ndarray:
+        """Cluster of each row, "" where none is known, shape (N,), str objects."""
+        names = np.full(self.pieces[number].n_rows, "", dtype=object)
+        if self._clusters is not None:
+            rows, (clusters,) = self._clusters.of(number)
+            names[rows] = clusters.to_pylist()
+        return names
 
     def n_clusters(self, split: str) -> int:
         """Different clusters in a split, 0 where none are known."""
@@ -145,7 +172,12 @@ class Decider:
         """Packages that shaped the result."""
         import pyarrow as pa
 
-        return {"numpy": np.__version__, "pyarrow": pa.__version__}
+        versions = {"numpy": np.__version__, "pyarrow": pa.__version__}
+        if self.cluster_facts.get("method") == "mmseqs":
+            versions["mmseqs"] = self.cluster_facts["version"]
+        if self.cluster_facts.get("method") == "minhash":
+            versions["datasketch"] = version("datasketch")
+        return versions
 
     def skipped_rows(self) -> Iterator[str]:
         """Lines for skipped.tsv of rows left out after reading."""
@@ -161,9 +193,7 @@ class Decider:
 
     def source_path(self, number: int) -> str:
         """Path of the file that a piece came from."""
-        return self._paths[self.pieces[number].source] if self._paths else ""
-
-    _paths: tuple[str, ...] = ()
+        return self._paths[self.pieces[number].source]
 
     def write_duplicates(self, path: Path) -> None:
         """One line for each row whose sequence stands elsewhere: its identifier, the kept one, and their splits."""

@@ -83,7 +83,7 @@ def run(config: PrepConfig, overwrite: bool = False) -> Manifest:
         clear(output)
         told = ", ".join(f"{n:,} {reason}" for reason, n in report.reasons.items()) or "the input is empty"
         raise SequenceError(f"no sequence is left to write: {report.n_records:,} read; {told}")
-    decider = Decider(config, alphabet, pieces, [source.split for source in sources], work)
+    decider = Decider(config, alphabet, pieces, sources, work)
     decider.prepare()
     plan = ShardPlan(pieces, decider.decide, work / "pieces", Windowing.of(config), config.shard_tokens)
     splits = _write(plan, decider, output, work / "shards", alphabet, _tags_of(pieces))

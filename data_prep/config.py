@@ -35,8 +35,8 @@ class SplitConfig(Config):
     """Least sequence identity within an MMseqs2 cluster."""
     coverage: float = Field(0.8, gt=0, le=1)
     """Least share of both sequences that an MMseqs2 alignment covers."""
-    similarity: float = Field(0.25, gt=0, lt=1)
-    """Least Jaccard similarity of 4-mers that links two sequences by MinHash; 0.25 is about 80 % identity."""
+    similarity: float = Field(0.15, gt=0, lt=1)
+    """Least Jaccard similarity of 4-mers that links two sequences by MinHash; 0.15 is about 70 % identity."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,14 +1,157 @@
-"""Near neighbours across splits."""
+"""Near neighbours across splits: which share of a sequence's k-mers stands in a single train sequence."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from protlat.alphabet import Alphabet
-from protlat.data.shards import SplitInfo
+from protlat.data.shards import SplitInfo, token_batches
+from protlat.reporting import progress
+
+# Proteins: 20^5 words against some hundred residues, so that chance gives well under 1 %.
+PROTEIN_K, DOCUMENT_K = 5, 12
+NEAR_CONTAINMENT = 0.17  # 70 % identity, 0.7^5
+_LEVELS = (0.7, 0.8, 0.9, 0.99)
+_CODE_BITS = 25
+_QUERY_KMERS = 100_000
+_MIN_KMERS = 5
+_TRAIN_TOKENS = 500_000_000
+_CHUNK = 1 << 22
 
 
 def leak_report(output: Path, splits: dict[str, SplitInfo], alphabet: Alphabet, n_sample: int) -> dict[str, Any]:
-    """Share of valid and test with a near neighbour in train."""
-    return {}
+    """Share of valid and test sequences with a near neighbour in train.
+
+    Parameters
+    ----------
+    output : Path
+        Shard folder; its shards are written, the manifest need not be.
+    splits : dict
+    alphabet : Alphabet
+    n_sample : int
+        Sequences compared per split, evenly spaced; 0 for no report.
+
+    Returns
+    -------
+    dict
+        Method, what was compared, and for each split ``share_near``, ``n_near``, ``n_compared``, ``n_too_short`` and a
+        histogram of the identity with the nearest train sequence that the shared k-mers suggest.
+
+    Notes
+    -----
+    One pass over train, at most 500 million tokens of it, about 10 ns a token; memory under 300 MB. A shared share c of the
+    k-mers suggests the identity c^(1/k) (substitutions spread evenly).
+    """
+    if n_sample == 0 or "train" not in splits or len(splits) < 2:
+        return {}
+    k = PROTEIN_K if alphabet.name == "protein" else DOCUMENT_K
+    queries = {name: _Queries(output, splits[name], k, n_sample) for name in ("valid", "test") if name in splits}
+    n_train = 0
+    with progress("compare splits", float(min(splits["train"].n_tokens, _TRAIN_TOKENS)), "tokens") as line:
+        for values, offsets, lengths in token_batches(output, splits["train"]):
+            if n_train >= _TRAIN_TOKENS:
+                break
+            for query in queries.values():
+                query.compare(values, offsets, lengths)
+            n_train += int(lengths.sum())
+            line.advance(int(lengths.sum()))
+    whole = n_train >= splits["train"].n_tokens
+    unit = "residue" if k == PROTEIN_K else "token"
+    return {
+        "method": f"at least {100 * NEAR_CONTAINMENT:.0f} % of its {k}-{unit} words in one train sequence"
+        + (", about 70 % identity" if k == PROTEIN_K else ""),
+        "k": k,
+        "n_train_tokens_compared": n_train,
+        "all_of_train_compared": whole,
+        "splits": {name: query.facts() for name, query in queries.items()},
+    }
+
+
+def codes_of(values: np.ndarray, k: int) -> np.ndarray:
+    """A 25-bit code of the k-mer at every place, shape (T - k + 1,), uint32; exact for five residues, hashed otherwise."""
+    n_kmers = max(len(values) - k + 1, 0)
+    codes = np.zeros(n_kmers, dtype=np.uint32)
+    for shift in range(k):
+        part = values[shift : shift + n_kmers]
+        if k == PROTEIN_K:
+            codes <<= np.uint32(5)
+            codes |= part & np.uint8(31)  # residues have ids below 31; <mask> falls on <cls>, which never stands here
+        else:
+            codes *= np.uint32(0x9E3779B1)
+            codes += part.astype(np.uint32) + np.uint32(1)
+            codes ^= codes >> np.uint32(15)
+    return codes if k == PROTEIN_K else codes >> np.uint32(32 - _CODE_BITS)
+
+
+class _Queries:
+    """Sampled sequences of one split and the nearest train sequence seen so far."""
+
+    def __init__(self, output: Path, info: SplitInfo, k: int, n_sample: int) -> None:
+        self.k = k
+        chosen = np.unique(np.linspace(0, info.n_sequences - 1, min(n_sample, info.n_sequences)).astype(np.int64))
+        codes, owners = [], []
+        first = n_found = 0
+        for values, offsets, lengths in token_batches(output, info):
+            for row in (chosen[(chosen >= first) & (chosen < first + len(lengths))] - first).tolist():
+                unique = np.unique(codes_of(values[offsets[row] : offsets[row] + lengths[row]], k))
+                codes.append(unique)
+                owners.append(np.full(len(unique), n_found, dtype=np.int64))
+                n_found += 1
+            first += len(lengths)
+        all_codes, all_owners = np.concatenate(codes), np.concatenate(owners)
+        # Keep a fixed part of all words, chosen by their code, in queries and train alike.
+        self.part = max(len(all_codes) // _QUERY_KMERS, 1)
+        kept = _chosen(all_codes, self.part)
+        all_codes, all_owners = all_codes[kept], all_owners[kept]
+        order = np.argsort(all_codes, kind="stable")
+        self._codes, self._owners = all_codes[order], all_owners[order]
+        self._n_words = np.bincount(self._owners, minlength=n_found)
+        self._best = np.zeros(n_found)
+        self._wanted = np.zeros(1 << _CODE_BITS, dtype=bool)
+        self._wanted[self._codes] = True
+
+    def compare(self, values: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> None:
+        """Take a batch of train rows into account."""
+        ends = offsets[:-1] + lengths - self.k
+        hits_codes, hits_rows = [], []
+        for start in range(0, len(values), _CHUNK):
+            codes = codes_of(values[start : start + _CHUNK + self.k - 1], self.k)
+            place = np.flatnonzero(self._wanted[codes])
+            rows = np.searchsorted(offsets, place + start, side="right") - 1
+            inside = place + start <= ends[rows]
+            hits_codes.append(codes[place[inside]])
+            hits_rows.append(rows[inside])
+        pairs = np.unique(np.concatenate(hits_rows).astype(np.int64) << _CODE_BITS | np.concatenate(hits_codes))
+        rows, codes = pairs >> _CODE_BITS, (pairs & ((1 << _CODE_BITS) - 1)).astype(np.uint32)
+        left = np.searchsorted(self._codes, codes, side="left")
+        counts = np.searchsorted(self._codes, codes, side="right") - left
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        owners = self._owners[np.repeat(left, counts) + within]
+        keys, shared = np.unique(np.repeat(rows, counts) * len(self._best) + owners, return_counts=True)
+        owner = keys % len(self._best)
+        np.maximum.at(self._best, owner, shared / self._n_words[owner])
+
+    def facts(self) -> dict[str, Any]:
+        """What the manifest keeps of the comparison."""
+        enough = self._n_words >= _MIN_KMERS
+        best = self._best[enough]
+        n_near = int(np.count_nonzero(best >= NEAR_CONTAINMENT))
+        bounds = np.searchsorted(_LEVELS, best ** (1 / self.k), side="right")
+        counts = np.bincount(bounds, minlength=len(_LEVELS) + 1).tolist()
+        labels = ("below 70 %", "70 to 80 %", "80 to 90 %", "90 to 99 %", "99 % and more")
+        return {
+            "share_near": round(n_near / len(best), 4) if len(best) else 0.0,
+            "n_near": n_near,
+            "n_compared": len(best),
+            "n_too_short": int(np.count_nonzero(~enough)),
+            "part_of_words": f"1/{self.part}",
+            "nearest_identity_histogram": [[label, count] for label, count in zip(labels, counts, strict=True)],
+        }
+
+
+def _chosen(codes: np.ndarray, part: int) -> np.ndarray:
+    mixed = codes * np.uint32(0x9E3779B1)
+    return (mixed >> np.uint32(8)) % np.uint32(part) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -337,3 +337,26 @@ def split_fingerprint(info: SplitInfo) -> str:
     import hashlib
 
     return hashlib.sha256("".join(shard.sha256 for shard in info.shards).encode()).hexdigest()
+
+
+def token_batches(folder: str | Path, info: SplitInfo) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Batches of a split's rows in order, for passes over all of it; a folder without its manifest yet will do.
+
+    Yields
+    ------
+    tuple
+        Tokens end to end, shape (T,); offsets of the rows, shape (N + 1,); true lengths, shape (N,).
+    """
+    import pyarrow as pa
+
+    for shard in info.shards:
+        with pa.memory_map(str(Path(folder) / shard.file)) as source:
+            reader = pa.ipc.open_file(source)
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                column = batch.column("tokens")
+                yield (
+                    column.values.to_numpy(zero_copy_only=True),
+                    column.offsets.to_numpy(),
+                    batch.column("length").to_numpy(),
+                )

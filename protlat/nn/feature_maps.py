@@ -21,7 +21,8 @@ class EluMap(nn.Module):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.elu(x) + 1
+        # Not F.elu(x) + 1: that is zero below -17 in float32 and -5 in bfloat16, where exp(x) is not.
+        return x.clamp(max=0).exp() + F.relu(x)
 
 
 class ReluMap(nn.Module):

@@ -27,7 +27,9 @@ class RootMeanSquareNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., E) -> (..., E)."""
-        mean_square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).float().square() / x.shape[-1]
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        wide = length if length.dtype == torch.float64 else length.float()
+        mean_square = wide.square() / x.shape[-1]
         return x * torch.rsqrt(mean_square + _EPS).to(x.dtype) * self.weight
 
 

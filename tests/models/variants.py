@@ -1,0 +1,45 @@
+"""Small models, one for every option of the encoder, for the contract tests."""
+
+from __future__ import annotations
+
+from protlat.models import ModelConfig
+
+_BASE = {"d_model": 24, "n_layers": 2, "head_dim": 8}
+_WINDOW = {"kind": "window", "n_heads": 1, "radius": 5}
+_GLOBAL = {"kind": "efficient", "n_heads": 2, "chunk": 8}
+
+_OPTIONS = {
+    "default": {},
+    "efficient": {"attention": [{"kind": "efficient", "n_heads": 3}]},
+    "efficient-chunked": {"attention": [{**_GLOBAL, "n_heads": 3, "implementation": "chunked"}]},
+    "efficient-rotary": {"attention": [{**_GLOBAL, "rotary": True}]},
+    "linear-elu": {"attention": [{"kind": "linear", "n_heads": 3}]},
+    "linear-relu": {"attention": [{"kind": "linear", "n_heads": 3, "feature_map": {"kind": "relu"}}]},
+    "linear-softmax": {"attention": [{"kind": "linear", "n_heads": 3, "feature_map": {"kind": "softmax"}}]},
+    "linear-chunked-rotary": {
+        "attention": [{"kind": "linear", "n_heads": 2, "implementation": "chunked", "chunk": 8, "rotary": True}]
+    },
+    "window": {"attention": [_WINDOW]},
+    "softmax": {"attention": [{"kind": "softmax", "n_heads": 3}]},
+    "by-layer": {"attention_by_layer": {1: [{"kind": "softmax", "n_heads": 1}, {"kind": "linear", "n_heads": 1}]}},
+    "write-channel": {"gate": {"write": "channel"}},
+    "write-head": {"gate": {"write": "head"}},
+    "write-linear": {"gate": {"write": "head"}, "attention": [{"kind": "linear", "n_heads": 1}, _WINDOW]},
+    "output-channel": {"gate": {"output": "channel"}},
+    "output-head-plain": {"gate": {"output": "head", "norm": False}},
+    "both-gates": {"gate": {"write": "channel", "output": "channel"}},
+    "no-conv": {"local_conv": None},
+    "conv-qkv-7": {"local_conv": {"size": 7, "target": "qkv"}},
+    "token-shift": {"token_shift": True},
+    "sinusoidal": {"positions": {"kind": "sinusoidal"}},
+    "learned": {"positions": {"kind": "learned", "max_length": 40_000}},
+    "rms": {"norm": "rms"},
+    "glu": {"feed_forward": {"kind": "glu"}},
+    "swiglu": {"feed_forward": {"kind": "swiglu"}},
+    "factorised": {"embedding_dim": 10},
+    "untied": {"tie_output": False},
+    "checkpointed": {"checkpoint_activations": True},
+}
+VARIANTS = {
+    name: ModelConfig.parse({**_BASE, "attention": [_WINDOW, _GLOBAL], **options}) for name, options in _OPTIONS.items()
+}

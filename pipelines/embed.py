@@ -96,8 +96,8 @@ def run(config: EmbedConfig) -> dict[str, Any]:
     ranks = Ranks.from_environment()
     ranks.join()
     try:
-        with spooled_stdin(config.inputs, Path(config.outputs[0]).parent) as paths:
-            return _Run(config, ranks, paths).execute()
+        with spooled_stdin(config.inputs, Path(config.outputs[0]).parent) as paths, SkippedTable() as skipped:
+            return _Run(config, ranks, paths, skipped).execute()
     except KeyboardInterrupt:
         log.warning("stopped; finished parts are kept: the same command with --resume goes on")
         raise
@@ -108,7 +108,7 @@ def run(config: EmbedConfig) -> dict[str, Any]:
 class _Run:
     """One run: survey the input, compute parts, assemble the files."""
 
-    def __init__(self, config: EmbedConfig, ranks: Ranks, paths: Sequence[str]) -> None:
+    def __init__(self, config: EmbedConfig, ranks: Ranks, paths: Sequence[str], skipped: SkippedTable) -> None:
         if ranks.world_size > 1 and "-" in config.inputs:
             raise ConfigError(
                 "standard input reaches one process only; give files when several processes work together"
@@ -130,30 +130,28 @@ class _Run:
         store = np.dtype(config.vectors.store)
         self.work = WorkFolder(first.with_name(first.name + ".partial"), self.columns, model_config.d_model, store)
         self.skipped_path = first.with_name(f"{first.stem}.skipped.tsv")
-        self.account = InputAccount()
+        self.account, self.skipped = InputAccount(), skipped
+        self.account.report.on_skip = self.account.on_cut = skipped.add
 
     def execute(self) -> dict[str, Any]:
         """All steps; the first process alone reads ahead and writes the files."""
         if not self.ranks.is_first:
             return self._help()
         try:
-            prepared = self._prepare()
+            metadata, pending = self._prepare()
         except BaseException:
             self.ranks.wait(failed=True)
             raise
         self.ranks.wait()
-        metadata, pending, skipped = prepared
-        with skipped:
-            rates: dict[str, Any] = {}
-            if pending:
-                n_parts, rates = self._compute()
-                self.ranks.wait()
-                self._assemble(n_parts, pending, metadata)
-            else:
-                self.ranks.wait()
-                log.info("%s: complete already, nothing to do", ", ".join(str(o.path) for o in self.outputs))
-            skipped.keep(self.skipped_path)
-            self.work.remove()
+        rates: dict[str, Any] = {}
+        if pending:
+            n_parts, rates = self._compute()
+            self._assemble(n_parts, pending, metadata)
+        else:
+            self.ranks.wait()
+            log.info("%s: complete already, nothing to do", ", ".join(str(o.path) for o in self.outputs))
+        self.skipped.keep(self.skipped_path)
+        self.work.remove()
         return self._summary(rates)
 
     def _help(self) -> dict[str, Any]:
@@ -161,13 +159,12 @@ class _Run:
             raise OutputError(f"process {self.ranks.rank}: the first process could not start; see its message")
         if self.work.journal.exists():
             self._compute()
-        self.ranks.wait()
+        else:
+            self.ranks.wait()
         return {}
 
-    def _prepare(self) -> tuple[dict[str, Any], list[Output], SkippedTable]:
+    def _prepare(self) -> tuple[dict[str, Any], list[Output]]:
         config, account = self.config, self.account
-        skipped = SkippedTable()
-        account.report.on_skip = account.on_cut = skipped.add
         with progress("read", None, "sequences") as line:
             fingerprint = survey(self.source, account, lambda: line.advance(1))
         for message in account.report.warnings:
@@ -204,7 +201,7 @@ class _Run:
             "settings": identity,
             "length_histogram": histogram(account.length_counts),
         }
-        return metadata, pending, skipped
+        return metadata, pending
 
     def _is_complete(self, output: Output, identity: dict[str, Any]) -> bool:
         if not output.path.exists() or (self.config.overwrite and not self.config.resume):
@@ -230,21 +227,24 @@ class _Run:
         encoder = Encoder.from_pretrained(self.model_folder, self.device, self.dtype)
         embedder = Embedder(encoder, self.columns, self.toks_per_batch, self.config.long, self.config.vectors.store)
         stream = self.source.stream(InputAccount.silent())
+        # Looked up once: parts that other processes finish meanwhile are work of this run.
+        done = self.work.done_parts()
         n_parts = n_residues = 0
         started_s = time.monotonic()
         with progress("embed", self.account.n_residues or None, "residues") as line:
             for index, part in partition(stream, _BUDGETS_PER_PART * self.toks_per_batch):
                 n_parts = index + 1
                 rows = [sequence.row for sequence in part]
-                if self.work.is_done(index):
+                if index in done:
                     line.advance(sum(row.length for row in rows), "from before")
                     continue
+                n_residues += sum(row.length for row in rows)
                 if index % self.ranks.world_size != self.ranks.rank:
                     continue
                 finished = embedder.run([sequence.ids for sequence in part], [row.name for row in rows])
                 for place in self.work.write(index, rows, finished):
-                    n_residues += rows[place].length
                     line.advance(rows[place].length, f"part {index + 1}")
+        self.ranks.wait()
         elapsed_s = max(time.monotonic() - started_s, 1e-9)
         rates = {"residues/s": round(n_residues / elapsed_s), "time computing": format_seconds(elapsed_s)}
         return n_parts, rates if n_residues else {}

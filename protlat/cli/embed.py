@@ -48,6 +48,7 @@ def _config_class() -> type[Config]:
 @click.option("--split", help="Split of shard folders. [default: all]")
 @click.option("--resume", is_flag=True, default=None, help="Go on with an unfinished run of the same model, settings and input.")
 @click.option("--overwrite", is_flag=True, default=None, help="Replace outputs and unfinished runs.")
+@click.option("--local_rank", type=int, hidden=True, expose_value=False, help="Passed by the deepspeed launcher; LOCAL_RANK says the same.")
 @device_options
 @config_options(_config_class)
 def embed(

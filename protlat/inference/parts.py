@@ -128,7 +128,7 @@ class WorkFolder:
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.journal, identity)
-        return sum(1 for _ in self.folder.glob("part-*.json"))
+        return len(self.done_parts())
 
     def _path(self, index: int, column: Column | None = None) -> Path:
         return self.folder / (f"part-{index:06d}.json" if column is None else f"part-{index:06d}.{column.stem}.bin")
@@ -136,6 +136,10 @@ class WorkFolder:
     def is_done(self, index: int) -> bool:
         """Whether a part is complete on disk."""
         return self._path(index).exists()
+
+    def done_parts(self) -> set[int]:
+        """Numbers of the parts that are complete on disk."""
+        return {int(path.stem.removeprefix("part-")) for path in self.folder.glob("part-*.json")}
 
     def write(self, index: int, rows: Sequence[Row], finished: Iterator[tuple[int, Vectors]]) -> Iterator[int]:
         """Write a part while its vectors arrive, in any order; each lands at its final place in the part's files.

@@ -155,6 +155,6 @@ def _to_store(vector: torch.Tensor, store: np.dtype[Any], name: str, column: Col
     where = f"sequence {name!r}: its {column.kind} vector from layer {column.layer}"
     if not np.isfinite(float(lowest)) or not np.isfinite(float(highest)):
         raise SequenceError(f"{where} is not finite: the model's weights are damaged or overflow in this precision")
-    if store == np.float16 and largest > np.finfo(np.float16).max:
+    if store == np.float16 and largest > float(np.finfo(np.float16).max):
         raise SequenceError(f"{where} holds {largest:.3g}, beyond float16's 65504; use --store float32")
     return vector.to(torch.float16 if store == np.float16 else torch.float32).cpu().numpy()

@@ -47,7 +47,7 @@ def account_of(
     report: SequenceReport, decider: Decider, splits: dict[str, SplitInfo], config: PrepConfig
 ) -> dict[str, Any]:
     """Counts for the manifest; every record read is in exactly one of written, skipped and duplicate."""
-    n_duplicates = decider.n_duplicates + decider.n_cross_duplicates
+    n_duplicates = decider.n_duplicates + decider.n_cross_duplicates if config.duplicates == "drop" else 0
     skipped = dict(sorted((+report.reasons).items()))
     if decider.n_repeated_ids_skipped:
         skipped["repeated identifier"] = decider.n_repeated_ids_skipped

@@ -115,7 +115,7 @@ class Decider:
                 batch, row = self.read(number), int(rows[0])
                 name, line = batch.column("id")[row].as_py(), batch.column("line")[row].as_py()
                 raise SequenceError(
-                    f"line {line}: identifier {name} stands on an earlier record; --duplicate-ids keep or skip"
+                    f"{self.source_path(number)}:{line}: identifier {name} stands on an earlier record; --duplicate-ids keep or skip"
                 )
         if self.config.duplicate_ids == "skip":
             self.n_repeated_ids_skipped = self.n_repeated_ids

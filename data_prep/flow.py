@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +12,8 @@ from pathlib import Path
 from protlat import __version__
 from protlat.alphabet import Alphabet
 from protlat.data.compression import ByteSource
-from protlat.data.shards import MANIFEST_NAME, MAX_TAGS, SPLITS, Manifest, SourceInfo, SplitInfo, read_manifest
+from protlat.data.shards import MAX_TAGS, SPLITS, Manifest, SourceInfo, SplitInfo, read_manifest
 from protlat.errors import ConfigError, SequenceError
-from protlat.files import write_json
 from protlat.reporting import progress
 
 from .account import account_of, report_of, summarize, write_skipped
@@ -23,7 +21,8 @@ from .config import PrepConfig
 from .decisions import Decider
 from .leaks import leak_report
 from .pieces import PieceInfo, load_finished
-from .plan import clear, is_finished, open_work
+from .plan import discard, has_own_work, is_finished, open_work
+from .publish import STAGING_NAME, is_publishing, publish
 from .readers import Work, read_source
 from .sources import Source, choose_alphabet, find_sources
 from .windows import Windowing
@@ -70,47 +69,62 @@ def run(config: PrepConfig, overwrite: bool = False) -> Manifest:
     output = Path(config.output)
     sources = find_sources(config)
     alphabet = choose_alphabet(config, sources)
-    if not overwrite and is_finished(output, config, alphabet, sources):
+    own = has_own_work(output, config, alphabet, sources)
+    if not overwrite and not own and is_finished(output, config, alphabet, sources):
         log.info("%s: already finished by the same command; nothing to do", output)
         return read_manifest(output)
     work, resumed = open_work(output, config, alphabet, sources, overwrite)
     if resumed:
         log.info("%s: taking up the work of a stopped run", output)
+    if is_publishing(work):
+        publish(work, output)
+        return read_manifest(output)
+    try:
+        manifest = _make(config, alphabet, sources, work)
+    except (SequenceError, ConfigError):
+        # The input or the command must change, and neither would match this work.
+        discard(output)
+        raise
+    publish(work, output, manifest)
+    summarize(manifest, output, time.monotonic() - start_s)
+    return manifest
+
+
+def _make(config: PrepConfig, alphabet: Alphabet, sources: list[Source], work: Path) -> Manifest:
+    """The result in the work folder's staging place, and its manifest."""
+    staging = work / STAGING_NAME
     read = _read_all(config, alphabet, sources, work / "pieces")
     pieces = [piece for source in read for piece in source.pieces]
     report = report_of(pieces)
     if not any(piece.n_rows for piece in pieces):
-        clear(output)
         told = ", ".join(f"{n:,} {reason}" for reason, n in report.reasons.items()) or "the input is empty"
         raise SequenceError(f"no sequence is left to write: {report.n_records:,} read; {told}")
+    tags = _tags_of(pieces)
     decider = Decider(config, alphabet, pieces, sources, work)
     decider.prepare()
     plan = ShardPlan(pieces, decider.decide, work / "pieces", Windowing.of(config), config.shard_tokens)
-    splits = _write(plan, decider, output, work / "shards", alphabet, _tags_of(pieces))
-    leaks = leak_report(output, splits, alphabet, config.leak_sample)
-    for message in report.warnings:
+    splits = _write(plan, decider, staging, work / "shards", alphabet, tags)
+    leaks = leak_report(staging, splits, alphabet, config.leak_sample)
+    warnings = (*report.warnings, *decider.warnings)
+    for message in warnings:
         log.warning("warning: %s", message)
-    write_skipped(output / "skipped.tsv", pieces, work / "pieces", decider.skipped_rows())
-    decider.write_duplicates(output / "duplicates.tsv")
-    manifest = Manifest(
+    write_skipped(staging / "skipped.tsv", pieces, work / "pieces", decider.skipped_rows())
+    decider.write_duplicates(staging / "duplicates.tsv")
+    return Manifest(
         protlat_version=__version__,
         versions=decider.versions(),
         alphabet=alphabet.to_plain(),
         fixed_length=config.fixed_length,
         overlap=config.overlap,
-        tags=_tags_of(pieces),
+        tags=tuple(tags),
         splits=splits,
-        sources=[source.info for source in read],
+        sources=tuple(source.info for source in read),
         parameters=config.deciding(),
         account=account_of(report, decider, splits, config),
         clusters=decider.cluster_facts,
         leaks=leaks,
-        warnings=[*report.warnings, *decider.warnings],
+        warnings=warnings,
     )
-    write_json(output / MANIFEST_NAME, manifest.to_plain())
-    shutil.rmtree(work)
-    summarize(manifest, output, time.monotonic() - start_s)
-    return manifest
 
 
 def _read_all(config: PrepConfig, alphabet: Alphabet, sources: list[Source], folder: Path) -> list[_ReadSource]:

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from protlat.alphabet import Alphabet
-from protlat.data.shards import MANIFEST_NAME, SPLITS, read_manifest
+from protlat.data.shards import MANIFEST_NAME, read_manifest
 from protlat.errors import OutputError
 from protlat.files import require_disk_space, sha256_file, write_json
 
 from .config import PrepConfig
+from .publish import STAGING_NAME
 from .sources import Source
 
 WORK_NAME = ".prep"
-_OWN_FILES = (MANIFEST_NAME, "skipped.tsv", "duplicates.tsv")
 # Rough need of the disk by compressed input: text expands about four times, and is there as pieces and as shards.
 _EXPANSION = {True: 4, False: 1}
 
@@ -73,55 +73,70 @@ def is_finished(output: Path, config: PrepConfig, alphabet: Alphabet, sources: l
 def open_work(
     output: Path, config: PrepConfig, alphabet: Alphabet, sources: list[Source], overwrite: bool
 ) -> tuple[Path, bool]:
-    """The folder of unfinished work, and whether earlier work lies in it.
+    """The folder of unfinished work, and whether earlier work of the same command lies in it.
 
     Raises
     ------
     OutputError
         The folder holds something else, or the work of another command or of changed files, or the disk is too small.
     """
-    if overwrite:
-        clear(output)
     work = output / WORK_NAME
     plan = {"fingerprint": fingerprint(config, alphabet), "sources": facts_of(sources)}
-    plan_path = work / "plan.json"
-    resumed = False
-    if plan_path.exists():
-        old = json.loads(plan_path.read_text())
-        advice = "run that command again, name another folder, or pass --overwrite"
-        if old["fingerprint"] != plan["fingerprint"] or [s["path"] for s in old["sources"]] != [
-            s.path for s in sources
-        ]:
-            raise OutputError(f"{output}: holds the unfinished work of another prep command; {advice}")
-        for before, now in zip(old["sources"], plan["sources"], strict=True):
-            if before != now:
-                raise OutputError(
-                    f"{now['path']}: has changed since the unfinished prep in {output}; pass --overwrite to begin again"
-                )
-        resumed = any((work / "pieces").glob("*.json"))
-        if any(source.path == "-" for source in sources):
-            # What comes through a pipe this time cannot be known to be the same.
-            shutil.rmtree(work)
-            resumed = False
-    elif output.exists() and any(entry.name != WORK_NAME for entry in output.iterdir()):
-        raise OutputError(f"{output}: is not empty and holds no prep work; name another folder")
+    resumed = _same_work(output, plan, overwrite)
+    if not resumed:
+        shutil.rmtree(work, ignore_errors=True)
+        if output.exists() and not (output / MANIFEST_NAME).exists() and any(output.iterdir()):
+            raise OutputError(f"{output}: is not empty and holds no shards; name another folder")
+    remove_leftovers(output)
     size = sum(s["size_bytes"] or 0 for s in plan["sources"])
     compressed = any(not s.path.endswith((".fasta", ".fa", ".faa", ".txt", ".md", ".jsonl")) for s in sources)
     require_disk_space(output, size * _EXPANSION[compressed] * 2 * alphabet.dtype.itemsize + 10_000_000, "prep")
-    for name in ("pieces", "shards", "scratch"):
+    for name in ("pieces", "shards", "scratch", STAGING_NAME):
         (work / name).mkdir(parents=True, exist_ok=True)
-    write_json(plan_path, plan)
+    write_json(work / "plan.json", plan)
     return work, resumed
 
 
-def clear(output: Path) -> None:
-    """Remove what prep itself makes from a folder, and nothing else."""
+def _same_work(output: Path, plan: dict[str, Any], overwrite: bool) -> bool:
+    """Whether unfinished work of the same command on the same files can be taken up."""
+    path = output / WORK_NAME / "plan.json"
+    if not path.exists():
+        return False
+    old = json.loads(path.read_text())
+    paths = [source["path"] for source in plan["sources"]]
+    if old["fingerprint"] != plan["fingerprint"] or [source["path"] for source in old["sources"]] != paths:
+        if not overwrite:
+            advice = "run that command again, name another folder, or pass --overwrite"
+            raise OutputError(f"{output}: holds the unfinished work of another prep command; {advice}")
+        return False
+    for before, now in zip(old["sources"], plan["sources"], strict=True):
+        if before != now:
+            if not overwrite:
+                raise OutputError(
+                    f"{now['path']}: has changed since the unfinished prep in {output}; pass --overwrite to begin again"
+                )
+            return False
+    # What comes through a pipe this time cannot be known to be the same.
+    return "-" not in paths
+
+
+def has_own_work(output: Path, config: PrepConfig, alphabet: Alphabet, sources: list[Source]) -> bool:
+    """Whether unfinished work of this very command lies in the folder, beside an older result or alone."""
+    try:
+        plan = {"fingerprint": fingerprint(config, alphabet), "sources": facts_of(sources)}
+        return _same_work(output, plan, overwrite=False)
+    except OutputError:
+        return False
+
+
+def remove_leftovers(output: Path) -> None:
+    """Remove half-written files that a killed run left; they carry the name that `atomic_path` gives."""
+    for path in (*output.glob(".tmp-*"), *(output / WORK_NAME).rglob(".tmp-*")):
+        path.unlink()
+
+
+def discard(output: Path) -> None:
+    """Remove unfinished work that no rerun can take up, and the folder if nothing else is in it."""
     shutil.rmtree(output / WORK_NAME, ignore_errors=True)
-    # The manifest first: without it the rest no longer passes for a finished result.
-    for name in _OWN_FILES:
-        (output / name).unlink(missing_ok=True)
-    for split in SPLITS:
-        for path in (output / split).glob("shard-*.arrow"):
-            path.unlink()
-        if (output / split).is_dir() and not any((output / split).iterdir()):
-            (output / split).rmdir()
+    if output.is_dir() and not any(output.iterdir()):
+        output.rmdir()

@@ -59,13 +59,13 @@ class EmbedConfig(Config):
     """Letters that are not plain residues."""
     split: str | None = None
     """Split of shard folders; null: all splits."""
-    toks_per_batch: int | None = Field(None, ge=1)
+    toks_per_batch: int | None = Field(default=None, ge=1)
     """Tokens of one forward pass; null: 8,192 on a CPU, 65,536 on a GPU. A longer sequence goes alone."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Working precision; auto: bfloat16 where the processor multiplies it natively."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     """CPU threads; null: all."""
     resume: bool = False
     """Go on with an unfinished run of the same model, settings and input."""

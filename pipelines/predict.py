@@ -58,7 +58,7 @@ class PredictMaskedConfig(Config):
     """Mask every position in turn."""
     together: bool = False
     """Mask all of `positions` in one pass, not one at a time."""
-    top_k: int = Field(5, ge=1)
+    top_k: int = Field(default=5, ge=1)
     """Residues listed per position, the likeliest first."""
     pseudo_perplexity: bool = False
     """Write one row per sequence: exp of the mean negative log-likelihood, one mask at a time."""
@@ -68,13 +68,13 @@ class PredictMaskedConfig(Config):
     """Letters that are not plain residues."""
     split: str | None = None
     """Split of shard folders; null: all splits."""
-    toks_per_batch: int | None = Field(None, ge=1)
+    toks_per_batch: int | None = Field(default=None, ge=1)
     """Tokens of one forward pass; null: 8,192 on a CPU, 65,536 on a GPU."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Working precision; auto: bfloat16 where the processor multiplies it natively."""
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(default=None, ge=1)
     """CPU threads; null: all."""
     overwrite: bool = False
     """Replace outputs that are there."""

@@ -18,6 +18,9 @@ from protlat.inference.naming import NameRegistry
 from protlat.inference.parts import Row
 from protlat.inference.settings import LongConfig
 
+# Identifier, name to prefer in the output, header, token ids, source.
+_Raw = tuple[str, str, str, np.ndarray, str]
+
 
 @dataclass(frozen=True)
 class InputSequence:
@@ -126,7 +129,7 @@ class SequenceInput:
         """
         names = NameRegistry()
         threshold = self.long.threshold
-        for identifier, header, ids, source in self._raw(account.report):
+        for identifier, wanted_name, header, ids, source in self._raw(account.report):
             if threshold is not None and len(ids) > threshold:
                 if self.long.policy == "skip":
                     account.n_too_long += 1
@@ -142,7 +145,7 @@ class SequenceInput:
                     ids = ids[:threshold]
                 else:
                     account.n_windowed += 1
-            name = names.unique(identifier)
+            name = names.unique(wanted_name)
             account.n_duplicate_ids = names.n_duplicates
             self._count(account, name, len(ids))
             digest = hashlib.sha256(self._text(ids)).hexdigest()
@@ -154,6 +157,20 @@ class SequenceInput:
         if self.alphabet.name == "bytes":
             return np.where(np.arange(len(self.alphabet)) < 256, np.arange(len(self.alphabet)), 0).astype(np.uint8)
         return np.array([ord(t) if len(t) == 1 and t.isascii() else 0 for t in self.alphabet.tokens], dtype=np.uint8)
+
+    def _count_unknown(self, ids: np.ndarray, report: SequenceReport) -> None:
+        """Letters beyond the standard residues; FASTA is counted by its reader."""
+        if self.alphabet.name != "protein":
+            return
+        odd = ids[~self._standard[ids]]
+        for code in odd.tolist():
+            if code != self.alphabet.mask_id:
+                report.unknown[self.alphabet.tokens[code]] += 1
+
+    @cached_property
+    def _standard(self) -> np.ndarray:
+        """Whether each id is a residue that can be predicted."""
+        return np.isin(np.arange(len(self.alphabet)), self.alphabet.replacement_ids)
 
     def _text(self, ids: np.ndarray) -> bytes:
         """The sequence as written, which is what its hash is taken of."""
@@ -169,14 +186,14 @@ class SequenceInput:
         upper = 1 << length.bit_length()
         account.length_counts[upper] = account.length_counts.get(upper, 0) + 1
 
-    def _raw(self, report: SequenceReport) -> Iterator[tuple[str, str, np.ndarray, str]]:
+    def _raw(self, report: SequenceReport) -> Iterator[_Raw]:
         for path in self.paths:
             if Path(path).is_dir():
                 yield from self._shards(path, report)
             else:
                 yield from self._fasta(path, report)
 
-    def _fasta(self, path: str, report: SequenceReport) -> Iterator[tuple[str, str, np.ndarray, str]]:
+    def _fasta(self, path: str, report: SequenceReport) -> Iterator[_Raw]:
         from protlat.data.fasta import stream_sequences
 
         if self.alphabet.name != "protein":
@@ -184,9 +201,15 @@ class SequenceInput:
                 f"{path}: this model reads {self.alphabet.name}, not residues; give it a shard folder made by protlat prep"
             )
         for record in stream_sequences([path], self.policy, report):
-            yield record.identifier, record.header, self.alphabet.encode(record.residues), record.source
+            yield (
+                record.identifier,
+                record.identifier,
+                record.header,
+                self.alphabet.encode(record.residues),
+                record.source,
+            )
 
-    def _shards(self, path: str, report: SequenceReport) -> Iterator[tuple[str, str, np.ndarray, str]]:
+    def _shards(self, path: str, report: SequenceReport) -> Iterator[_Raw]:
         from protlat.data.shards import ShardReader, read_manifest
 
         splits = list(read_manifest(path).splits)
@@ -208,7 +231,11 @@ class SequenceInput:
                 report.n_kept += 1
                 report.n_residues_in += len(ids)
                 report.n_residues_kept += len(ids)
-                yield reader.id(index), reader.header(index), ids, f"{path}/{split}:{index}"
+                self._count_unknown(ids, report)
+                identifier, start = reader.id(index), int(reader.window_starts[index])
+                # Later windows of a cut record are named by their residues, 1-based.
+                name = f"{identifier}:{start + 1}-{start + len(ids)}" if start else identifier
+                yield identifier, name, reader.header(index), ids, f"{path}/{split}:{index}"
 
 
 def _skip(account: InputAccount, source: str, identifier: str, detail: str) -> None:
@@ -249,7 +276,8 @@ def partition(
 
     Depends on the stream alone, never on who computes which part.
     """
-    index, part, used = 0, [], 0
+    index, used = 0, 0
+    part: list[InputSequence] = []
     for sequence in stream:
         n_tokens = sequence.row.length + specials
         if part and used + n_tokens > tokens_per_part:

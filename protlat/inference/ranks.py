@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from datetime import timedelta
 
 from protlat.errors import ConfigError, OutputError
+
+log = logging.getLogger(__name__)
 
 _PATIENCE = timedelta(days=30)
 
@@ -88,9 +91,9 @@ class Ranks:
         try:
             dist.all_reduce(flag)
         except RuntimeError as error:
+            log.debug("gloo: %s", error)
             raise OutputError(
-                f"process {self.rank}: another process of this run has stopped ({str(error).splitlines()[0]}); "
-                "finished parts are kept: run again with --resume"
+                f"process {self.rank}: another process of this run has stopped; finished parts are kept: run again with --resume"
             ) from None
         return int(flag.item()) == 0
 

@@ -42,12 +42,12 @@ class LongConfig(Config):
 
     policy: Literal["whole", "window", "cut", "skip"] = "whole"
     """whole: embed as they are; window: overlapping windows, blended; cut: keep the first residues; skip: leave out."""
-    max_length: int | None = Field(None, ge=1)
+    max_length: int | None = Field(default=None, ge=1)
     """Longest sequence in residues that cut and skip let through unchanged; window: longest that is not windowed
     (default: the window)."""
-    window: int = Field(4096, ge=2)
+    window: int = Field(default=4096, ge=2)
     """Residues of one window (policy window)."""
-    overlap: int = Field(512, ge=0)
+    overlap: int = Field(default=512, ge=0)
     """Residues that neighbouring windows share and blend linearly (policy window)."""
 
     @model_validator(mode="after")

@@ -27,10 +27,14 @@ class RootMeanSquareNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., E) -> (..., E)."""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        wide = length if length.dtype == torch.float64 else length.float()
-        mean_square = wide.square() / x.shape[-1]
-        return x * torch.rsqrt(mean_square + _EPS).to(x.dtype) * self.weight
+        return x * inverse_rms(x) * self.weight
+
+
+def inverse_rms(x: torch.Tensor) -> torch.Tensor:
+    """1 / sqrt(mean(x^2) + eps) over the last channels: (..., E) -> (..., 1), the mean in float32 at least."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    wide = length if length.dtype == torch.float64 else length.float()
+    return torch.rsqrt(wide.square() / x.shape[-1] + _EPS).to(x.dtype)
 
 
 def build_norm(kind: NormKind, dim: int) -> nn.Module:

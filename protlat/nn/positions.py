@@ -15,34 +15,35 @@ from protlat.ops.segments import Segments
 ROTARY_BASE = 10_000.0
 
 
-def rotary_tables(
-    segments: Segments, head_dim: int, dtype: torch.dtype, base: float = ROTARY_BASE
-) -> tuple[torch.Tensor, ...]:
-    """Cosines and sines of every token's angles, each (T, 1, D / 2), made once per batch.
+def rotary_table(segments: Segments, head_dim: int, dtype: torch.dtype, base: float = ROTARY_BASE) -> torch.Tensor:
+    """exp(i angle) of every token and channel pair, complex (T, 1, D / 2), made once per batch.
 
     Angles are computed in float64: in float32 the fastest channel is off by 0.06 radians at position 1,000,000.
     """
 
-    def make() -> tuple[torch.Tensor, ...]:
+    def make() -> torch.Tensor:
         frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device=segments.device) / head_dim)
         angle = segments.positions[:, None, None].double() * frequency
-        return angle.cos().to(dtype), angle.sin().to(dtype)
+        table = torch.polar(torch.ones_like(angle), angle)
+        return table if dtype == torch.float64 else table.to(torch.complex64)
 
-    return segments.derive(("rotary", head_dim, dtype, base), make)
+    return segments.derive(("rotary", head_dim, dtype == torch.float64, base), make)
 
 
 def rotate(x: torch.Tensor, segments: Segments) -> torch.Tensor:
-    """Turn channel pairs (c, c + D/2) of x (T, H, D) by the angles of their position.
+    """Turn channel pairs (2 c, 2 c + 1) of x (T, H, D) by the angles of their position, in float32 at least.
+
+    One complex product: the same with real sines and cosines takes five to ten times as long on CPU, where short
+    strided rows are not vectorised.
 
     References
     ----------
-    Su et al. 2021 (RoFormer), equation 34; pairs lie half a head apart, as in ESM-2.
+    Su et al. 2021 (RoFormer), equation 34.
     """
-    cos, sin = rotary_tables(segments, x.shape[-1], x.dtype)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat(
-        [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)], dim=-1
-    )
+    wide = x if x.dtype == torch.float64 else x.float()
+    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)).contiguous())
+    turned = pairs * rotary_table(segments, x.shape[-1], x.dtype)
+    return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
 class SinusoidalPositions(nn.Module):
@@ -60,9 +61,8 @@ class SinusoidalPositions(nn.Module):
     def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
         """Add positions to x (T, E)."""
         even = self.dim + self.dim % 2
-        cos, sin = rotary_tables(segments, even, x.dtype)
-        table = torch.cat([sin, cos], dim=-1).flatten(1)[:, : self.dim]
-        return x + table
+        table = rotary_table(segments, even, x.dtype)
+        return x + torch.cat([table.imag, table.real], dim=-1).flatten(1)[:, : self.dim].to(x.dtype)
 
 
 class LearnedPositions(nn.Module):

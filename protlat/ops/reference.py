@@ -107,16 +107,15 @@ def token_shift(x: torch.Tensor) -> torch.Tensor:
 
 
 def rotary_matrix(position: int, head_dim: int, base: float) -> torch.Tensor:
-    """Rotation of one position, (D, D) float64: channels c and c + D/2 turn by position * base^(-2c/D).
+    """Rotation of one position, (D, D) float64: channels 2 c and 2 c + 1 turn by position * base^(-2 c / D).
 
     References
     ----------
-    Su et al. 2021 (RoFormer), equation 15, with the channels of a pair half a head apart (as ESM-2 pairs them).
+    Su et al. 2021 (RoFormer), equation 15.
     """
-    half = head_dim // 2
     matrix = torch.zeros(head_dim, head_dim, dtype=torch.float64)
-    for c in range(half):
-        angle = torch.tensor(position * base ** (-2 * c / head_dim), dtype=torch.float64)
-        matrix[c, c] = matrix[c + half, c + half] = angle.cos()
-        matrix[c, c + half], matrix[c + half, c] = -angle.sin(), angle.sin()
+    for c in range(0, head_dim, 2):
+        angle = torch.tensor(position * base ** (-c / head_dim), dtype=torch.float64)
+        matrix[c, c] = matrix[c + 1, c + 1] = angle.cos()
+        matrix[c, c + 1], matrix[c + 1, c] = -angle.sin(), angle.sin()
     return matrix

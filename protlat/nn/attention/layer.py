@@ -10,7 +10,7 @@ from torch import nn
 from protlat.nn.attention import POOLED_KINDS, AnyAttention
 from protlat.nn.gate import GateConfig
 from protlat.nn.local_conv import LocalConv, LocalConvConfig
-from protlat.nn.norms import RootMeanSquareNorm
+from protlat.nn.norms import inverse_rms
 from protlat.ops.segments import Segments
 
 
@@ -50,7 +50,6 @@ class AttentionLayer(nn.Module):
         self.write_bias = nn.Parameter(torch.zeros(self.widths[1])) if self.widths[1] else None
         self.output_bias = nn.Parameter(torch.zeros(self.widths[2])) if self.widths[2] else None
         self.cores = nn.ModuleList(group.build(head_dim) for group in groups)
-        self.output_norm = RootMeanSquareNorm(head_dim) if gate.output != "none" and gate.norm else None
         self.conv_on = "" if local_conv is None else local_conv.target
         self.conv = None
         if local_conv is not None:
@@ -76,9 +75,9 @@ class AttentionLayer(nn.Module):
         heads = (part.unflatten(-1, (self.n_heads, self.head_dim)) for part in (q, k, v))
         values = self._attend(*heads, segments, write_gate)
         if self.output_bias is not None:
-            if self.output_norm is not None:
-                values = self.output_norm(values)
-            values = values * torch.sigmoid(output + self.output_bias).unflatten(-1, (self.n_heads, -1))
+            factor = torch.sigmoid(output + self.output_bias).unflatten(-1, (self.n_heads, -1))
+            # A learned scale of the norm would only repeat what `mix` can do.
+            values = values * (factor * inverse_rms(values) if self.gate.norm else factor)
         return self.mix(values.flatten(1))
 
     def _attend(

@@ -157,7 +157,7 @@ def run_mmseqs(fasta: Path, folder: Path, split: SplitConfig, n_threads: int) ->
     result = folder / "mmseqs"
     command = [
         "mmseqs", "easy-linclust", str(fasta), str(result), str(folder / "mmseqs-tmp"),
-        "--dbtype", "1", "--min-seq-id", str(split.identity), "-c", str(split.coverage), "--cov-mode", "0",
+        "--dbtype", "1", "--min-seq-id", str(split.identity), "-c", str(split.coverage), "--cov-mode", "0", "--cluster-mode", "1", "--kmer-per-seq", "80",
         "--threads", str(n_threads), "--split-memory-limit", _MMSEQS_MEMORY, "-v", "1",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)

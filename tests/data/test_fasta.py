@@ -158,7 +158,9 @@ def test_mask_is_found_across_line_ends_and_in_any_case(tmp_path: Path) -> None:
 
 
 def test_headers(tmp_path: Path) -> None:
-    data = b">sp|P1|N_X Protein one\n>> two\nAC\n> spaced id\nAC\n>\nAC\n>caf\xc3\xa9 x\nAC\n>na\xefve\nAC\n>tab\tid\nAC\n"
+    data = (
+        b">sp|P1|N_X Protein one\n>> two\nAC\n> spaced id\nAC\n>\nAC\n>caf\xc3\xa9 x\nAC\n>na\xefve\nAC\n>tab\tid\nAC\n"
+    )
     path = tmp_path / "x.fasta"
     path.write_bytes(data.replace(b"one\n", b"one\nMK\n"))
     report = SequenceReport()

@@ -60,7 +60,14 @@ def has_native_bf16(device: torch.device) -> bool:
 
 
 def set_threads(n_threads: int | None) -> None:
-    """Limit CPU threads; None leaves torch's choice, which counts cores and reads OMP_NUM_THREADS."""
+    """Make this process ready for work on the CPU: allocator and threads.
+
+    Parameters
+    ----------
+    n_threads : int or None
+        CPU threads; None leaves torch's choice, which counts cores and reads OMP_NUM_THREADS.
+    """
+    keep_freed_memory()
     if n_threads is not None:
         torch.set_num_threads(n_threads)
         os.environ["OMP_NUM_THREADS"] = str(n_threads)

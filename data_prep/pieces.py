@@ -14,7 +14,7 @@ import numpy as np
 
 from protlat.alphabet import Alphabet
 from protlat.data.policies import clean_block
-from protlat.data.records import MASK_BYTE, RecordBlock, SequenceReport, Texts, offsets_of
+from protlat.data.records import RecordBlock, SequenceReport, Texts, offsets_of
 from protlat.errors import SequenceError
 from protlat.files import write_text
 
@@ -83,9 +83,6 @@ class PieceMaker:
         self.config, self.alphabet, self.folder = config, alphabet, folder
         self._tag = re.compile(config.tag_pattern) if config.tag_pattern else None
         self._excluded = frozenset(config.exclude_tags)
-        table = alphabet.byte_table.copy()
-        table[MASK_BYTE[0]] = min(alphabet.mask_id, 255)
-        self._table = table.astype(np.uint8).tobytes()
 
     def make(self, block: RecordBlock, report: SequenceReport, source: int, index: int) -> PieceInfo:
         """Clean, filter, encode and hash a block, and write it.
@@ -191,7 +188,7 @@ class PieceMaker:
     ) -> tuple[Texts, RecordBlock, list[str]]:
         """Tokens as raw bytes of the alphabet's type, offsets in bytes."""
         if self.alphabet.name == "protein":
-            return Texts(block.residues.data.translate(self._table), block.residues.offsets), block, tags
+            return block.residues, block, tags
         if self.alphabet.name == "bytes" and b"<mask>" not in block.residues.data:
             wide = np.frombuffer(block.residues.data, dtype=np.uint8).astype(self.alphabet.dtype)
             return Texts(wide.tobytes(), block.residues.offsets * self.alphabet.dtype.itemsize), block, tags

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protlat.data.compression import ByteSource
-from protlat.data.policies import SequencePolicy, clean_block, warn_if_nucleotides
+from protlat.data.policies import SequencePolicy, clean_block, records_of, warn_if_nucleotides
 from protlat.data.records import RecordBlock, SequenceRecord, SequenceReport, Texts
 from protlat.errors import SequenceError
 
@@ -82,7 +82,8 @@ def cut_blocks(
                     line += _count_lines(held[:-2]) - int(held.endswith(b"\n", 0, -1) and held.endswith(b"\r", 0, -2))
                     held, searched = held[-2:], 0
                 break
-            data = bytes(held[:end])
+            with memoryview(held) as view:
+                data = bytes(view[:end])
             del held[:end]
             searched = first_header = 0
             if not discarding:
@@ -126,7 +127,9 @@ def _check_start(held: bytearray, path: str) -> None:
 
 def _last_border(held: bytearray, start: int, limit: int) -> int:
     """Last place above `start` and up to `limit` where a record begins after a line end, -1 if there is none."""
-    return max(held.rfind(b"\n>", start, limit + 1), held.rfind(b"\r>", start, limit + 1)) + 1 or -1
+    place = held.rfind(b"\n>", start, limit + 1)
+    # Old-Mac borders matter only above that one, so that a file without them is not searched whole.
+    return max(place, held.rfind(b"\r>", max(place, start), limit + 1)) + 1 or -1
 
 
 def _next_border(held: bytearray, start: int) -> int:
@@ -317,4 +320,4 @@ def stream_sequences(
     report = report if report is not None else SequenceReport()
     for path in paths:
         for block in stream_blocks(str(path), policy, report, block_bytes):
-            yield from block.records()
+            yield from records_of(block)

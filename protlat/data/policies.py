@@ -6,19 +6,23 @@ from typing import Literal
 
 import numpy as np
 
-from protlat.alphabet import STANDARD_RESIDUES
+from protlat.alphabet import PROTEIN, STANDARD_RESIDUES
 from protlat.config import Config
-from protlat.data.records import MASK_BYTE, MASK_TEXT, RecordBlock, SequenceReport, Texts, offsets_of
+from protlat.data.records import MASK_BYTE, MASK_TEXT, RecordBlock, SequenceRecord, SequenceReport, Texts
 from protlat.errors import SequenceError
 
 # Letters that ESM-2's alphabet has an id for besides the 20 standard residues; J has none.
 KEPT_LETTERS = "UZOB"
-_UNKNOWN_LETTERS = "UZOBJ"
 _NUCLEOTIDE_RECORDS = 1000
 _NUCLEOTIDE_SHARE = 0.95
 _MIN_EVIDENCE = 100
 
-_PLAIN, _LOWER, _X, _UNKNOWN, _STOP, _GAP, _BLANK, _DIGIT, _MASK, _INVALID = range(10)
+# Codes of raw characters: up to _X they are final ids, above it something has to be done. Lower case has the top bit.
+_X = PROTEIN.ids["X"]
+_J, _STOP, _GAP, _BLANK, _DIGIT, _MASK_TAIL, _INVALID = range(len(PROTEIN), len(PROTEIN) + 7)
+_MASK = PROTEIN.mask_id
+_LOWER = 128
+_UNKNOWN_IDS = tuple(PROTEIN.ids[letter] for letter in KEPT_LETTERS)
 
 
 class SequencePolicy(Config):
@@ -32,26 +36,37 @@ class SequencePolicy(Config):
     """'*' inside a sequence: map (to X), error (stop), skip (leave the record out); a '*' at the end is always dropped."""
 
 
-def _class_table() -> bytes:
+def _code_table() -> bytes:
     table = np.full(256, _INVALID, dtype=np.uint8)
-    for letters, kind in ((STANDARD_RESIDUES, _PLAIN), ("X", _X), (_UNKNOWN_LETTERS, _UNKNOWN)):
+    for letter in STANDARD_RESIDUES + "X" + KEPT_LETTERS:
+        table[ord(letter)] = PROTEIN.ids[letter]
+    table[ord("J")] = _J
+    for letter in range(ord("A"), ord("Z") + 1):
+        table[letter + 32] = _LOWER | table[letter]
+    for letters, code in (("*", _STOP), ("-.", _GAP), (" \t\v\f", _BLANK), ("0123456789", _DIGIT)):
         for letter in letters:
-            table[ord(letter)] = kind
-            table[ord(letter.lower())] = _LOWER
-    for letters, kind in (("*", _STOP), ("-.", _GAP), (" \t\v\f", _BLANK), ("0123456789", _DIGIT), ("#", _INVALID)):
-        for letter in letters:
-            table[ord(letter)] = kind
+            table[ord(letter)] = code
     return table.tobytes()
 
 
-_CLASSES = _class_table()
-_X_BYTE = ord("X")
+def _letter_table() -> bytes:
+    table = np.full(256, ord("X"), dtype=np.uint8)
+    for letter in STANDARD_RESIDUES + "X" + KEPT_LETTERS:
+        table[PROTEIN.ids[letter]] = ord(letter)
+    table[_MASK] = MASK_BYTE[0]
+    return table.tobytes()
+
+
+_CODES = _code_table()
+_LETTERS = _letter_table()
+# Ids below those of the standard residues are <cls>, <pad>, <eos> and <unk>: no raw character has them.
+assert max(PROTEIN.ids[letter] for letter in STANDARD_RESIDUES) < _X < min(_UNKNOWN_IDS)
 
 
 def clean_block(block: RecordBlock, policy: SequencePolicy, report: SequenceReport) -> RecordBlock:
-    """Apply a policy to a block's residues and leave out empty and unreadable records.
+    """Apply a policy to a block's residues, encode them, and leave out empty and unreadable records.
 
-    Residues of the result are upper-case letters; ``<mask>`` is the single byte `MASK_BYTE`.
+    The residues of the result are ids of `protlat.alphabet.PROTEIN`, one byte each; `records_of` gives them as letters.
 
     Raises
     ------
@@ -60,12 +75,14 @@ def clean_block(block: RecordBlock, policy: SequencePolicy, report: SequenceRepo
     """
     report.n_records += len(block)
     report.n_residues_in += len(block.residues.data)
-    residues = block.residues
-    classes = np.frombuffer(residues.data.translate(_CLASSES), dtype=np.uint8)
-    if classes.any():
-        residues, reasons = _clean_odd(block, classes, policy, report)
-    else:
-        reasons = {}
+    residues = Texts(block.residues.data.translate(_CODES), block.residues.offsets)
+    codes = np.frombuffer(residues.data, dtype=np.uint8)
+    reasons: dict[int, tuple[str, str]] = {}
+    if len(codes) and codes.max() > _X:
+        residues = _clean_odd(block, codes.copy(), policy, report, reasons)
+    n_x = int(np.count_nonzero(codes == _X) + np.count_nonzero(codes == _X + _LOWER))
+    if n_x:
+        report.unknown["X"] += n_x
     keep = residues.lengths > 0
     for index in np.flatnonzero(~keep).tolist():
         reasons.setdefault(index, ("empty record", ""))
@@ -79,77 +96,82 @@ def clean_block(block: RecordBlock, policy: SequencePolicy, report: SequenceRepo
     return cleaned
 
 
+def records_of(block: RecordBlock) -> list[SequenceRecord]:
+    """A cleaned block as single records, residues as letters, ``<mask>`` written out."""
+    letters = Texts(block.residues.data.translate(_LETTERS), block.residues.offsets)
+    rows = zip(
+        block.identifiers.to_list(), block.headers.to_list(), letters.to_list(), block.lines.tolist(), strict=True
+    )
+    return [
+        SequenceRecord(name.decode(), header.decode(), text.replace(MASK_BYTE, MASK_TEXT), f"{block.source}:{line}")
+        for name, header, text, line in rows
+    ]
+
+
 def _clean_odd(
-    block: RecordBlock, classes: np.ndarray, policy: SequencePolicy, report: SequenceReport
-) -> tuple[Texts, dict[int, tuple[str, str]]]:
-    """Cleaned residues, and records to leave out with reason and detail, for a block with unusual characters."""
-    data = np.frombuffer(block.residues.data, dtype=np.uint8).copy()
-    classes = classes.copy()
+    block: RecordBlock,
+    codes: np.ndarray,
+    policy: SequencePolicy,
+    report: SequenceReport,
+    reasons: dict[int, tuple[str, str]],
+) -> Texts:
+    """Cleaned ids of a block with unusual characters; notes the records to leave out in `reasons`.
+
+    Work beyond two passes grows with the number of unusual characters only.
+    """
     offsets = block.residues.offsets
-    _collapse_masks(block.residues, data, classes, report)
+    _collapse_masks(block.residues, codes, report)
+    # Places of all characters that need something, and their codes without the case.
+    places = np.flatnonzero(codes > _X)
+    odd = codes[places]
+    lower = odd >= _LOWER
+    if lower.any():
+        report.changes["lower-case residues made upper-case"] += int(np.count_nonzero(lower))
+        report.changes["records with lower-case residues"] += _n_records(places[lower], offsets)
+        odd = odd & (_LOWER - 1)
+        codes[places] = odd
+    dropped = (odd == _BLANK) | (odd == _DIGIT) | (odd == _MASK_TAIL)
+    report.changes["blanks inside sequences dropped"] += int(np.count_nonzero(odd == _BLANK))
+    report.changes["digits inside sequences dropped"] += int(np.count_nonzero(odd == _DIGIT))
 
-    lower = np.flatnonzero(classes == _LOWER)
-    if len(lower):
-        report.changes["lower-case residues made upper-case"] += len(lower)
-        report.changes["records with lower-case residues"] += _n_records(lower, offsets)
-        data[lower] -= 32
-        classes[lower] = np.frombuffer(_CLASSES, dtype=np.uint8)[data[lower]]
+    refuse = _Refusals(block, reasons)
+    refuse(places[odd == _INVALID], "skip", "character that is no residue")
+    gaps = odd == _GAP
+    if policy.gaps == "strip":
+        report.changes["gaps stripped"] += int(np.count_nonzero(gaps))
+        dropped |= gaps
+    else:
+        refuse(places[gaps], policy.gaps, "gap", "--gaps strip removes gaps, --gaps skip leaves such records out")
 
-    report.changes["blanks inside sequences dropped"] += int(np.count_nonzero(classes == _BLANK))
-    report.changes["digits inside sequences dropped"] += int(np.count_nonzero(classes == _DIGIT))
-    dropped = (classes == _BLANK) | (classes == _DIGIT)
-    reasons: dict[int, tuple[str, str]] = {}
+    dropped |= _terminal_stops(places, odd, dropped, offsets)
+    report.changes["terminal * dropped"] += int(np.count_nonzero(dropped & (odd == _STOP)))
+    stops = places[(odd == _STOP) & ~dropped]
+    if policy.stops == "map":
+        report.changes["internal * mapped to X"] += len(stops)
+    else:
+        refuse(stops, policy.stops, "internal *", "--stops map makes them X, --stops skip leaves such records out")
 
-    invalid = np.flatnonzero(classes == _INVALID)
-    _refuse(invalid, "skip", "character that is no residue", block, data, reasons)
-
-    gaps = np.flatnonzero(classes == _GAP)
-    if len(gaps):
-        if policy.gaps == "strip":
-            report.changes["gaps stripped"] += len(gaps)
-            dropped[gaps] = True
-        else:
-            _refuse(
-                gaps,
-                policy.gaps,
-                "gap",
-                block,
-                data,
-                reasons,
-                "--gaps strip removes gaps, --gaps skip leaves such records out",
-            )
-
-    _drop_terminal_stops(classes, dropped, offsets, report)
-    stops = np.flatnonzero((classes == _STOP) & ~dropped)
-    if len(stops):
-        if policy.stops == "map":
-            report.changes["internal * mapped to X"] += len(stops)
-            data[stops] = _X_BYTE
-        else:
-            _refuse(
-                stops,
-                policy.stops,
-                "internal *",
-                block,
-                data,
-                reasons,
-                "--stops map makes them X, --stops skip leaves such records out",
-            )
-
-    unknown = np.flatnonzero(classes == _UNKNOWN)
-    n_x = int(np.count_nonzero(classes == _X))
-    if n_x:
-        report.unknown["X"] += n_x
-    if len(unknown):
-        _clean_unknown(unknown, data, block, policy, report, reasons)
+    unknown = np.isin(odd, (*_UNKNOWN_IDS, _J))
+    if unknown.any():
+        _count_unknown(block, places[unknown], report)
+        advice = "--unknown map makes them X, --unknown keep keeps them"
+        if policy.unknown in ("error", "skip"):
+            refuse(places[unknown], policy.unknown, "unknown residue", advice)
+    # Whatever is left and has no id of its own becomes X; in records that are left out it does not matter.
+    keeps_id = np.isin(odd, _UNKNOWN_IDS) if policy.unknown == "keep" else np.zeros(len(odd), dtype=bool)
+    mapped = unknown & ~keeps_id
+    if policy.unknown in ("map", "keep") and mapped.any():
+        report.changes["unknown residues mapped to X"] += int(np.count_nonzero(mapped))
+    no_id = (odd > _X) & ~keeps_id & (odd != _MASK)
+    codes[places[no_id]] = _X
     if not dropped.any():
-        return Texts(data.tobytes(), offsets), reasons
-    kept_before = np.concatenate(([0], np.cumsum(~dropped)))
-    return Texts(data[~dropped].tobytes(), kept_before[offsets]), reasons
+        return Texts(codes.tobytes(), offsets)
+    gone = places[dropped]
+    return Texts(np.delete(codes, gone).tobytes(), offsets - np.searchsorted(gone, offsets))
 
 
-def _collapse_masks(residues: Texts, data: np.ndarray, classes: np.ndarray, report: SequenceReport) -> None:
-    """Turn each ``<mask>`` into `MASK_BYTE` followed by characters to drop, so that positions stay in step."""
+def _collapse_masks(residues: Texts, codes: np.ndarray, report: SequenceReport) -> None:
+    """Turn each ``<mask>`` into one id and characters to drop, so that positions stay in step."""
     size = len(MASK_TEXT)
     if b"<" not in residues.data:
         return
@@ -158,81 +180,57 @@ def _collapse_masks(residues: Texts, data: np.ndarray, classes: np.ndarray, repo
     while place >= 0:
         owner = np.searchsorted(residues.offsets, [place, place + size - 1], side="right")
         if owner[0] == owner[1]:
-            data[place] = MASK_BYTE[0]
-            classes[place] = _MASK
-            # Not counted as blanks in the account: taken off again below.
-            classes[place + 1 : place + size] = _BLANK
-            report.changes["blanks inside sequences dropped"] -= size - 1
+            codes[place] = _MASK
+            codes[place + 1 : place + size] = _MASK_TAIL
             report.changes["<mask> tokens honoured"] += 1
         place = lowered.find(MASK_TEXT, place + size)
 
 
-def _drop_terminal_stops(classes: np.ndarray, dropped: np.ndarray, offsets: np.ndarray, report: SequenceReport) -> None:
-    """Mark every ``*`` that only dropped characters follow in its record."""
-    stops = np.flatnonzero(classes == _STOP)
-    if not len(stops):
-        return
-    # Place of the last character of each record that is neither dropped nor a stop.
-    solid = np.flatnonzero(~dropped & (classes != _STOP))
-    owner = np.searchsorted(offsets, stops, side="right") - 1
-    last = np.searchsorted(solid, offsets[1:][owner]) - 1
-    last_solid = np.where(last >= 0, solid[np.maximum(last, 0)] if len(solid) else -1, -1)
-    terminal = stops[stops > last_solid]
-    report.changes["terminal * dropped"] += len(terminal)
-    dropped[terminal] = True
+def _terminal_stops(places: np.ndarray, odd: np.ndarray, dropped: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Which of `places` hold a ``*`` that only dropped characters and other stops follow in its record."""
+    stop = odd == _STOP
+    if not stop.any():
+        return stop
+    # A place is in the tail when all characters from it to the record's end are stops or dropped. Runs of such
+    # neighbours in `places` are found by their last member, which must lie at the record's end.
+    soft = np.flatnonzero(stop | dropped)
+    where = places[soft]
+    owner = np.searchsorted(offsets, where, side="right") - 1
+    ends_run = np.append((where[1:] != where[:-1] + 1) | (owner[1:] != owner[:-1]), True)
+    run = np.cumsum(np.concatenate(([False], ends_run[:-1])))
+    at_end = where[ends_run] == offsets[owner[ends_run] + 1] - 1
+    found = np.zeros(len(places), dtype=bool)
+    found[soft] = at_end[run]
+    return found & stop
 
 
-def _clean_unknown(
-    places: np.ndarray,
-    data: np.ndarray,
-    block: RecordBlock,
-    policy: SequencePolicy,
-    report: SequenceReport,
-    reasons: dict[int, tuple[str, str]],
-) -> None:
-    values, counts = np.unique(data[places], return_counts=True)
+def _count_unknown(block: RecordBlock, places: np.ndarray, report: SequenceReport) -> None:
+    raw = np.frombuffer(block.residues.data, dtype=np.uint8)[places] & ~np.uint8(32)
+    values, counts = np.unique(raw, return_counts=True)
     for value, count in zip(values.tolist(), counts.tolist(), strict=True):
         report.unknown[chr(value)] += count
-    if policy.unknown in ("error", "skip"):
-        _refuse(
-            places,
-            policy.unknown,
-            "unknown residue",
-            block,
-            data,
-            reasons,
-            "--unknown map makes them X, --unknown keep keeps them",
-        )
-        return
-    mapped = places if policy.unknown == "map" else places[data[places] == ord("J")]
-    if len(mapped):
-        report.changes["unknown residues mapped to X"] += len(mapped)
-        data[mapped] = _X_BYTE
 
 
-def _refuse(
-    places: np.ndarray,
-    action: str,
-    what: str,
-    block: RecordBlock,
-    data: np.ndarray,
-    reasons: dict[int, tuple[str, str]],
-    advice: str = "",
-) -> None:
-    """Stop at the first of `places`, or note the records that hold them as left out."""
-    if not len(places):
-        return
-    offsets = block.residues.offsets
-    owners = np.searchsorted(offsets, places, side="right") - 1
-    for index, first in zip(*np.unique(owners, return_index=True), strict=True):
-        place = int(places[first])
-        value = int(data[place])
-        shown = chr(value) if 32 < value < 127 else f"byte 0x{value:02X}"
-        detail = f"{shown} at position {place - int(offsets[index]) + 1}"
-        if action == "error":
-            name = block.identifiers[int(index)].decode()
-            raise SequenceError(f"{block.source}:{block.lines[index]}: {name}: {what} {detail}; {advice}")
-        reasons.setdefault(int(index), (what, detail))
+class _Refusals:
+    """Stops at the first of some places, or notes the records that hold them as left out."""
+
+    def __init__(self, block: RecordBlock, reasons: dict[int, tuple[str, str]]) -> None:
+        self.block, self.reasons = block, reasons
+
+    def __call__(self, places: np.ndarray, action: str, what: str, advice: str = "") -> None:
+        if not len(places):
+            return
+        block, offsets = self.block, self.block.residues.offsets
+        owners = np.searchsorted(offsets, places, side="right") - 1
+        for index, first in zip(*np.unique(owners, return_index=True), strict=True):
+            place = int(places[first])
+            value = block.residues.data[place]
+            shown = chr(value) if 32 < value < 127 else f"byte 0x{value:02X}"
+            detail = f"{shown} at position {place - int(offsets[index]) + 1}"
+            if action == "error":
+                name = block.identifiers[int(index)].decode()
+                raise SequenceError(f"{block.source}:{block.lines[index]}: {name}: {what} {detail}; {advice}")
+            self.reasons.setdefault(int(index), (what, detail))
 
 
 def _n_records(places: np.ndarray, offsets: np.ndarray) -> int:
@@ -264,6 +262,3 @@ def from_sequences(
         Texts.of(residues),
         np.asarray(lines, dtype=np.int64),
     )
-
-
-__all__ = ["KEPT_LETTERS", "SequencePolicy", "clean_block", "from_sequences", "offsets_of", "warn_if_nucleotides"]

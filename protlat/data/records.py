@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# `<mask>` is held as one byte inside blocks, so that a residue and a token are the same count. "#" cannot be meant
-# otherwise: cleaning leaves out records that hold it.
+# `<mask>` is one byte while letters are handled in bulk. "#" cannot be meant otherwise: cleaning leaves out records
+# that hold it.
 MASK_BYTE = b"#"
 MASK_TEXT = b"<mask>"
 
@@ -182,7 +182,7 @@ class RecordBlock:
     identifiers, headers : Texts
         UTF-8.
     residues : Texts
-        Raw as read, or cleaned (see `protlat.data.policies.clean_block`); documents are UTF-8 text.
+        Raw as read; ids after `protlat.data.policies.clean_block`; documents are UTF-8 text.
     lines : numpy.ndarray, shape (N,), int64
         1-based line of each record.
     """
@@ -207,19 +207,3 @@ class RecordBlock:
             self.residues.take(keep),
             self.lines[keep],
         )
-
-    def records(self) -> list[SequenceRecord]:
-        """The block as single records, ``<mask>`` written out."""
-        rows = zip(
-            self.identifiers.to_list(),
-            self.headers.to_list(),
-            self.residues.to_list(),
-            self.lines.tolist(),
-            strict=True,
-        )
-        return [
-            SequenceRecord(
-                name.decode(), header.decode(), residues.replace(MASK_BYTE, MASK_TEXT), f"{self.source}:{line}"
-            )
-            for name, header, residues, line in rows
-        ]

@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import os
-import shutil
 import socket
 import sys
 import warnings
@@ -192,34 +191,83 @@ def start_process(config: EngineConfig) -> Process:
     """
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, device)
-    if "RANK" not in os.environ:
-        # Without these DeepSpeed looks for MPI.
-        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-        os.environ.update(alone, MASTER_PORT=str(_free_port()))
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
-    with quiet_deepspeed():
+    with launch_variables(), quiet_deepspeed():
         import deepspeed
 
-        world_size = int(os.environ["WORLD_SIZE"])
-        if world_size == 1 or shutil.which(os.environ.get("CXX", "g++")) is None:
-            # The shared-memory sum is of use to several processes only, and needs a compiler.
-            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
         backend = "nccl" if device.type == "cuda" else "gloo"
-        deepspeed.init_distributed(dist_backend=backend, verbose=False)
-    return Process(int(os.environ["RANK"]), world_size, device, dtype)
+        with _no_compiled_operations(deepspeed.ops):
+            deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    return Process(rank, world_size, device, dtype)
 
 
 def build_engine(model: nn.Module, optimizer: torch.optim.Optimizer, ds_config: dict[str, Any]) -> Any:
     """A DeepSpeed engine around `model`; `optimizer` becomes the one of its float32 master weights."""
-    with quiet_deepspeed():
+    if ds_config["zero_optimization"]["stage"] == 3:
+        for module in model.modules():
+            module.register_forward_hook(_name_outputs)
+    with launch_variables(), quiet_deepspeed():
         import deepspeed
 
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=ds_config)
     return engine
+
+
+@contextlib.contextmanager
+def launch_variables() -> Iterator[None]:
+    """The variables that a launcher sets, for the time in which a process on its own needs them.
+
+    Without them DeepSpeed looks for MPI; left behind, they would mislead programs that this process starts.
+    """
+    if "RANK" in os.environ:
+        yield
+        return
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    alone["MASTER_PORT"] = str(_free_port())
+    before = {name: os.environ.get(name) for name in alone}
+    os.environ.update(alone)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _no_compiled_operations(operations: Any) -> Iterator[None]:
+    """Keep DeepSpeed from compiling its sum through shared memory, half a minute at first use: gloo does without.
+
+    Its list of operations is made when it is first asked for, by running a compiler; an empty one stands in.
+    """
+    known = vars(operations).get("__compatible_ops__")
+    operations.__compatible_ops__ = {}
+    try:
+        yield
+    finally:
+        if known is None:
+            del operations.__compatible_ops__
+        else:
+            operations.__compatible_ops__ = known
+
+
+class _Named(dict[str, Any]):
+    """A dictionary whose keys are texts inside, and may be asked for by the number they stand for."""
+
+    def __getitem__(self, key: int | str) -> Any:
+        return super().__getitem__(str(key))
+
+
+def _name_outputs(module: nn.Module, inputs: Any, output: Any) -> Any:
+    """Give a dictionary of layers keys of text: DeepSpeed's stage 3 looks at the first letters of every key."""
+    return _Named({str(key): value for key, value in output.items()}) if isinstance(output, dict) else None
 
 
 @contextlib.contextmanager
@@ -233,7 +281,8 @@ def quiet_deepspeed() -> Iterator[None]:
     logger = logging.getLogger("DeepSpeed")
     logger.setLevel(logging.ERROR)
     for handler in logger.handlers:
-        if isinstance(handler, logging.StreamHandler):
+        # Its own one only, not a subclass that someone else has hung in, as pytest does.
+        if type(handler) is logging.StreamHandler:
             handler.setStream(sys.__stderr__)
     if said.getvalue().strip():
         log.debug("deepspeed: %s", said.getvalue().strip())

@@ -94,7 +94,7 @@ class PrepConfig(Config):
     """Sequences of valid and of test that are compared with train for the leak report; 0 leaves the report out."""
     shard_tokens: int = Field(1 << 26, ge=1)
     """Tokens of one shard file, about."""
-    block_bytes: int = Field(1 << 23, ge=16)
+    block_bytes: int = Field(1 << 22, ge=16)
     """Bytes read at once; memory grows with it and with the workers."""
     bucket_rows: int = Field(2_000_000, ge=1)
     """Records compared at once when looking for duplicates; above this they are spilled to disk by hash prefix."""

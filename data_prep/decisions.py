@@ -95,8 +95,13 @@ class Decider:
         leaving = self._dropped(number)
         if self._repeated is not None and self.config.duplicate_ids == "skip":
             leaving = np.union1d(leaving, self._repeated.of(number)[0])
-        rows = np.setdiff1d(np.arange(self.pieces[number].n_rows), leaving)
-        return self.read(number).column("id").take(pa.array(rows)), rows
+        ids = self.read(number).column("id")
+        if not len(leaving):
+            return ids, np.arange(len(ids))
+        keep = np.ones(len(ids), dtype=bool)
+        keep[leaving] = False
+        rows = np.flatnonzero(keep)
+        return ids.take(pa.array(rows)), rows
 
     def _count_duplicates(self) -> None:
         assert self._duplicates is not None

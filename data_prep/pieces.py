@@ -92,7 +92,6 @@ class PieceMaker:
         SequenceError
             A record breaks a policy that says ``error``.
         """
-        import pyarrow as pa
 
         if self.alphabet.name == "protein":
             block = clean_block(block, self.config.policy, report)
@@ -103,15 +102,12 @@ class PieceMaker:
         keep = self._filter_lengths(block, tokens.lengths, report)
         if not keep.all():
             block, tokens = block.take(keep), self._take_tokens(tokens, keep)
-            tags = [tag for tag, kept in zip(tags, keep.tolist(), strict=True) if kept]
+            tags = _kept(tags, keep)
         report.n_kept = len(block)
         width = self.alphabet.dtype.itemsize
         report.n_residues_kept = len(tokens.data) // width
         table = self._table_of(block, tags, tokens)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_batch(table)
-        data = sink.getvalue()
+        data = _as_file(table)
         path = piece_path(self.folder, source, index)
         temporary = path.with_suffix(".tmp")
         temporary.write_bytes(data)
@@ -133,7 +129,14 @@ class PieceMaker:
             "warnings": report.warnings,
         }
         info = PieceInfo(
-            source, index, len(block), report.n_residues_kept, len(data), zlib.crc32(data), counts, sorted(set(tags))
+            source,
+            index,
+            len(block),
+            report.n_residues_kept,
+            len(data),
+            zlib.crc32(data),
+            counts,
+            sorted(set(tags)) if self._tag else [],
         )
         temporary.write_text(json.dumps(asdict(info)))
         temporary.replace(path.with_suffix(".json"))
@@ -150,7 +153,7 @@ class PieceMaker:
 
     def _filter_tags(self, block: RecordBlock, report: SequenceReport) -> tuple[RecordBlock, list[str]]:
         if self._tag is None:
-            return block, [""] * len(block)
+            return block, []
         tags = []
         for identifier in block.identifiers.to_list():
             found = self._tag.search(identifier.decode())
@@ -199,7 +202,7 @@ class PieceMaker:
             except UnicodeDecodeError as error:
                 keep[index] = False
                 self._skip(block, index, "not UTF-8 text", f"byte {error.start}", report)
-        return Texts.of(encoded), block.take(keep), [t for t, k in zip(tags, keep.tolist(), strict=True) if k]
+        return Texts.of(encoded), block.take(keep), _kept(tags, keep)
 
     def _take_tokens(self, tokens: Texts, keep: np.ndarray) -> Texts:
         return Texts.gather(tokens.data, tokens.offsets[:-1][keep], tokens.offsets[1:][keep])
@@ -217,7 +220,7 @@ class PieceMaker:
         columns = {
             "id": _string_array(block.identifiers),
             "header": _string_array(block.headers),
-            "tag": pa.array(tags, pa.string()),
+            "tag": pa.array(tags, pa.string()) if self._tag else empty_strings(len(block)),
             "line": pa.array(block.lines, pa.int64()),
             "tokens": pa.ListArray.from_arrays(token_offsets, values),
             "hash": pa.Array.from_buffers(pa.binary(HASH_BYTES), len(block), [None, pa.py_buffer(hashes)]),
@@ -225,11 +228,35 @@ class PieceMaker:
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
+def _as_file(table: pa.RecordBatch) -> pa.Buffer:
+    """A batch as an Arrow file in memory."""
+    import pyarrow as pa
+
+    # Room for the batch, the schema and the footer: a growing buffer would copy everything again.
+    room = pa.allocate_buffer(pa.ipc.get_record_batch_size(table) + 65_536)
+    sink = pa.FixedSizeBufferWriter(room)
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_batch(table)
+    return room.slice(0, sink.tell())
+
+
+def empty_strings(n_rows: int) -> pa.StringArray:
+    """As many empty strings, without a Python object for each."""
+    import pyarrow as pa
+
+    return pa.StringArray.from_buffers(n_rows, pa.py_buffer(bytes(4 * (n_rows + 1))), pa.py_buffer(b""))
+
+
 def _string_array(texts: Texts) -> pa.StringArray:
     import pyarrow as pa
 
     offsets = pa.py_buffer(texts.offsets.astype(np.int32))
     return pa.StringArray.from_buffers(len(texts), offsets, pa.py_buffer(texts.data))
+
+
+def _kept(tags: list[str], keep: np.ndarray) -> list[str]:
+    """The tags at a boolean mask; none stay none."""
+    return [tag for tag, kept in zip(tags, keep.tolist(), strict=True) if kept] if tags else tags
 
 
 def _one_line(text: str) -> str:

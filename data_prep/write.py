@@ -16,7 +16,7 @@ from protlat.data.records import offsets_of
 from protlat.data.shards import SPLITS, ShardInfo, SplitInfo, shard_schema, write_shard
 from protlat.files import sha256_file, write_json
 
-from .pieces import PieceInfo, piece_path, read_piece
+from .pieces import PieceInfo, empty_strings, piece_path, read_piece
 from .windows import Windowing
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Tally:
     histogram: np.ndarray = field(default_factory=lambda: np.zeros(len(LENGTH_BOUNDS), dtype=np.int64))
     tags: Counter[str] = field(default_factory=Counter)
 
-    def add(self, lengths: np.ndarray, tags: list[str]) -> None:
+    def add(self, lengths: np.ndarray, tags: dict[str, int]) -> None:
         if not len(lengths):
             return
         self.n_rows += len(lengths)
@@ -99,6 +99,9 @@ class ShardPlan:
         windowing: Windowing,
         shard_tokens: int,
     ) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         self.pieces, self.decide, self.folder, self.windowing = pieces, decide, folder, windowing
         self.shards: dict[str, list[list[Part]]] = {split: [] for split in SPLITS}
         self.tallies = {split: _Tally() for split in SPLITS}
@@ -111,8 +114,8 @@ class ShardPlan:
                 if not len(chosen):
                     continue
                 record, _, row_lengths = windowing.layout(lengths[chosen])
-                tags = batch.column("tag").take(_as_indices(chosen[record])).to_pylist()
-                self.tallies[split].add(row_lengths, tags)
+                tags = pc.value_counts(batch.column("tag").take(_as_indices(chosen[record])))
+                self.tallies[split].add(row_lengths, dict(zip(*map(pa.Array.to_pylist, tags.flatten()), strict=True)))
                 room[split] = self._deal(
                     split, number, windowing.stored_tokens(lengths[chosen]), room[split], shard_tokens
                 )
@@ -160,10 +163,12 @@ class ShardMaker:
     """
 
     def __init__(self, plan: ShardPlan, output: Path, journal: Path, alphabet: Alphabet, tags: list[str]) -> None:
+        import pyarrow as pa
+
         self.plan, self.output, self.journal = plan, output, journal
-        self.alphabet, self.tags = alphabet, tags
+        self.alphabet = alphabet
         self.schema = shard_schema(alphabet.dtype)
-        self._codes = {tag: code for code, tag in enumerate(tags)}
+        self._tags = pa.array(tags, pa.string())
 
     def make(self, split: str, number: int) -> ShardInfo:
         """Write one shard, or take it as it is when an earlier run finished it."""
@@ -223,14 +228,15 @@ class ShardMaker:
         tokens: pa.ListArray,
     ) -> pa.RecordBatch:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         n_rows = batch.num_rows
-        codes = np.fromiter((self._codes[tag] for tag in batch.column("tag").to_pylist()), dtype=np.int16, count=n_rows)
+        codes = pc.index_in(batch.column("tag"), value_set=self._tags).cast(pa.int16())
         columns = [
             batch.column("id"),
             batch.column("header"),
-            pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(self.tags, pa.string())),
-            clusters if clusters is not None else pa.array([""] * n_rows, pa.string()),
+            pa.DictionaryArray.from_arrays(codes, self._tags),
+            clusters if clusters is not None else empty_strings(n_rows),
             pa.array(np.full(n_rows, self.plan.pieces[piece].source, dtype=np.int32)),
             batch.column("line"),
             pa.array(start.astype(np.int32)),

@@ -12,7 +12,8 @@ from protlat.data.policies import SequencePolicy, clean_block, records_of, warn_
 from protlat.data.records import RecordBlock, SequenceRecord, SequenceReport, Texts
 from protlat.errors import SequenceError
 
-BLOCK_BYTES = 1 << 23
+# Larger blocks fall out of the processor cache between passes.
+BLOCK_BYTES = 1 << 20
 # A record is held whole in memory; longer ones are left out and reported. Titin has 36 kB.
 MAX_RECORD_BYTES = 1 << 27
 MAX_HEADER_BYTES = 1 << 16

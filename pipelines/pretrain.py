@@ -29,7 +29,14 @@ from protlat.files import require_disk_space, sha256_file, write_json, write_tex
 from protlat.models import MaskedLM, ModelConfig, load_preset, read_model_config, resolve_model_folder
 from protlat.training.checkpoint import Checkpoint, CheckpointConfig, CheckpointStore, checkpoint_bytes
 from protlat.training.describe import CONFIG_FILE, RUN_FILE, is_run_folder
-from protlat.training.engine import EngineConfig, Process, build_engine, deepspeed_dict, start_process
+from protlat.training.engine import (
+    EngineConfig,
+    Process,
+    build_engine,
+    deepspeed_dict,
+    launch_variables,
+    start_process,
+)
 from protlat.training.evaluation import EvaluationConfig, Validator
 from protlat.training.loop import GuardConfig, LimitsConfig, Loop, Parts, RunState, Settings
 from protlat.training.metrics import METRICS_FILE, MetricsLog, read_metrics
@@ -148,7 +155,11 @@ def run(config: PretrainConfig, output: str | Path, resume: bool = False, overwr
     ------
     ConfigError, ShardError, CheckpointError, OutputError, TrainingError
     """
-    folder = Path(output)
+    with launch_variables():
+        return _run(config, Path(output), resume, overwrite)
+
+
+def _run(config: PretrainConfig, folder: Path, resume: bool, overwrite: bool) -> Result:
     train = _open_split(config.shards, "train")
     valid = _open_validation(config.shards)
     _check_alphabet(config, train.alphabet)

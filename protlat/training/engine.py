@@ -184,6 +184,8 @@ class Process:
 def start_process(config: EngineConfig) -> Process:
     """Join the run's processes: those of the ``deepspeed`` launcher, or one on its own.
 
+    Call it, and use the engine, inside `launch_variables`.
+
     Raises
     ------
     ConfigError
@@ -193,7 +195,7 @@ def start_process(config: EngineConfig) -> Process:
     dtype = resolve_dtype(config.dtype, device)
     if device.type == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
-    with launch_variables(), quiet_deepspeed():
+    with quiet_deepspeed():
         import deepspeed
 
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -211,7 +213,7 @@ def build_engine(model: nn.Module, optimizer: torch.optim.Optimizer, ds_config: 
     if ds_config["zero_optimization"]["stage"] == 3:
         for module in model.modules():
             module.register_forward_hook(_name_outputs)
-    with launch_variables(), quiet_deepspeed():
+    with quiet_deepspeed():
         import deepspeed
 
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=ds_config)

@@ -1,0 +1,125 @@
+"""How much of the bare forward rate does `protlat embed` keep, end to end?
+
+Runs, in alternation and on the same sequences: the encoder alone over ready-made batches, and the whole pipeline (read, check,
+batch, compute, write parts, assemble) for means and for means with per-residue vectors. Prints medians and ratios.
+
+    python benchmarks/bench_embed.py --preset tiny --sequences 400 --repeats 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import torch
+from protlat.pipelines.embed import EmbedConfig, run
+
+from protlat.alphabet import PROTEIN
+from protlat.data.packing import batches_by_tokens, pack_ids, with_specials
+from protlat.devices import resolve_device, resolve_dtype
+from protlat.models import Encoder, MaskedLM, load_preset
+
+TOKS_PER_BATCH = 8192
+
+
+def random_proteins(n: int, seed: int) -> list[str]:
+    """Lengths spread as in a proteome (log-normal, median 300), composition uniform."""
+    rng = np.random.default_rng(seed)
+    lengths = np.clip(rng.lognormal(np.log(300), 0.6, n), 30, 5000).astype(int)
+    residues = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+    return ["".join(rng.choice(residues, length)) for length in lengths]
+
+
+def timed(function: Callable[[], None]) -> float:
+    start_s = time.perf_counter()
+    function()
+    return time.perf_counter() - start_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--sequences", type=int, default=400)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--results", type=Path, help="Markdown file to append to.")
+    options = parser.parse_args()
+    device = resolve_device(options.device)
+    dtype = resolve_dtype(options.dtype, device)
+
+    proteins = random_proteins(options.sequences, seed=0)
+    n_residues = sum(map(len, proteins))
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        torch.manual_seed(0)
+        MaskedLM(load_preset(options.preset), PROTEIN).save_pretrained(place / "model")
+        fasta = place / "in.fasta"
+        fasta.write_text("".join(f">p{i}\n{protein}\n" for i, protein in enumerate(proteins)))
+
+        encoder = Encoder.from_pretrained(place / "model", device, dtype)
+        pieces = [with_specials(PROTEIN.encode(protein), PROTEIN) for protein in proteins]
+        groups = batches_by_tokens([len(piece) for piece in pieces], TOKS_PER_BATCH)
+        batches = [pack_ids([pieces[i] for i in group]).to(device) for group in groups]
+
+        def bare() -> None:
+            with torch.inference_mode():
+                for batch in batches:
+                    encoder(batch.tokens, batch.segments)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+
+        def pipeline(*include: str) -> None:
+            values = {"inputs": [str(fasta)], "model": str(place / "model"), "outputs": [str(place / "out.h5")]}
+            run(
+                EmbedConfig.parse(
+                    {
+                        **values,
+                        "vectors": {"include": include},
+                        "toks_per_batch": TOKS_PER_BATCH,
+                        "device": str(device),
+                        "dtype": str(dtype).removeprefix("torch."),
+                        "overwrite": True,
+                    }
+                )
+            )
+
+        work: dict[str, Callable[[], None]] = {
+            "forward alone": bare,
+            "embed, mean": lambda: pipeline("mean"),
+            "embed, mean + per_tok": lambda: pipeline("mean", "per_tok"),
+        }
+        for function in work.values():
+            function()
+        seconds: dict[str, list[float]] = {name: [] for name in work}
+        for _ in range(options.repeats):
+            for name, function in work.items():
+                seconds[name].append(timed(function))
+
+    rates = {name: n_residues / statistics.median(values) for name, values in seconds.items()}
+    lines = [
+        f"### embed end to end, preset {options.preset}, {str(dtype).removeprefix('torch.')} ({date.today()})",
+        "",
+        f"{options.sequences} sequences, {n_residues:,} residues, batches of {TOKS_PER_BATCH:,} tokens, median of "
+        f"{options.repeats}; {device}, {torch.get_num_threads()} threads, {platform.machine()}, torch {torch.__version__}.",
+        "",
+        "| work | residues/s | of forward alone |",
+        "|---|---:|---:|",
+        *(f"| {name} | {rate:,.0f} | {rate / rates['forward alone']:.2f} |" for name, rate in rates.items()),
+        "",
+    ]
+    print("\n".join(lines))
+    if options.results is not None:
+        with open(options.results, "a", encoding="utf-8") as handle:
+            handle.write("\n".join(["", *lines]))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ import torch
 from protlat.pipelines.embed import EmbedConfig, run
 
 from protlat.alphabet import PROTEIN
-from protlat.errors import ConfigError, OutputError, SequenceError
+from protlat.errors import ConfigError, OutputError, SequenceError, ShardError
 from protlat.inference import load_embeddings
 from protlat.inference.reader import read_metadata
 from protlat.models import MaskedLM, ModelConfig
@@ -240,6 +240,30 @@ def test_nothing_to_embed_and_missing_settings_are_errors(model_folder: Path, tm
     with pytest.raises(ConfigError, match="inputs: nothing given"):
         run(EmbedConfig(model=str(model_folder), outputs=("x.h5",)))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.fasta"]
+
+
+def test_shards_give_what_their_fasta_gives(model_folder: Path, tmp_path: Path) -> None:
+    from protlat.data_prep.config import PrepConfig
+    from protlat.data_prep.flow import run as prep
+
+    source = tmp_path / "in.fasta"
+    source.write_text(">a one\nMKTXAYI\n>b two\n" + "ACDEFGHIKL" * 3 + "\n>c\nMWW\n")
+    for name, changes in (("shards", {}), ("fixed", {"fixed_length": 20, "overlap": 5})):
+        prep(PrepConfig.load(None, (), inputs=[str(source)], output=str(tmp_path / name), **changes))
+    values = {"vectors__include": ["per_tok"]}
+    rows = run(config(model_folder, tmp_path / "shards", tmp_path / "shards.h5", **values))
+    assert rows["unknown residues"] == "1 (X 1)"
+    run(config(model_folder, source, tmp_path / "fasta.h5", **values))
+    with load_embeddings(tmp_path / "shards.h5") as shards, load_embeddings(tmp_path / "fasta.h5") as fasta:
+        assert sorted(shards.identifiers) == ["a", "b", "c"]
+        for name, array in shards:
+            np.testing.assert_allclose(array, fasta[name], rtol=0, atol=1e-5)
+    # Fixed length: padding is no part of a sequence, later windows are named by their residues.
+    run(config(model_folder, tmp_path / "fixed", tmp_path / "fixed.h5", **values))
+    with load_embeddings(tmp_path / "fixed.h5") as fixed:
+        assert {name: len(array) for name, array in fixed} == {"a": 7, "b": 20, "b:16-30": 15, "c": 3}
+    with pytest.raises(ShardError, match=r"no split 'other'; it has"):
+        run(config(model_folder, tmp_path / "shards", tmp_path / "x.h5", split="other"))
 
 
 def free_port() -> int:

@@ -1,0 +1,54 @@
+"""Memory does not grow with the input, children included."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+_SCRIPT = """
+import json, resource, sys
+from protlat.data_prep.config import PrepConfig
+from protlat.data_prep.flow import run
+if __name__ == "__main__":
+    values = {"inputs": [sys.argv[1]], "output": sys.argv[2], "block_bytes": 1 << 18, "bucket_rows": 5000, "workers": 2,
+              "shard_tokens": 1 << 22, "split": {"valid_fraction": 0.05, "cluster_method": "none"}}
+    manifest = run(PrepConfig.parse(values))
+    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(json.dumps([own, children, manifest.account["records_written"], manifest.account["duplicate_sequences"]]))
+"""
+
+
+def make_fasta(path: Path, n_records: int) -> None:
+    rng = np.random.default_rng(0)
+    letters = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", dtype=np.uint8)
+    with open(path, "wb") as handle:
+        for number in range(n_records):
+            handle.write(b">r%d\n%s\n" % (number, rng.choice(letters, 300).tobytes()))
+            if number % 10 == 0:
+                handle.write(b">again%d\n%s\n" % (number, letters.tobytes()))
+
+
+def peaks(folder: Path, n_records: int) -> list[int]:
+    script = folder / "script.py"
+    script.write_text(_SCRIPT)
+    make_fasta(folder / f"{n_records}.fasta", n_records)
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder / f"{n_records}.fasta"), str(folder / f"{n_records}")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return list(json.loads(done.stdout))
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    small, large = peaks(tmp_path, 5_000), peaks(tmp_path, 40_000)
+    assert large[2:] == [40_001, 3_999]
+    # kB on Linux: eight times the input (1.5 to 12 MB of residues) may cost no more than buffers that fill up.
+    for before, after in zip(small[:2], large[:2], strict=True):
+        assert after - before < 40_000
+        assert after < 500_000

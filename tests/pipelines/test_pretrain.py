@@ -24,6 +24,7 @@ from protlat.training.loop import LimitsConfig
 from protlat.training.metrics import read_metrics
 
 Config = Callable[..., PretrainConfig]
+CONFIGS = Path(__file__).parents[2] / "configs" / "pretrain"
 
 
 @pytest.fixture
@@ -215,3 +216,8 @@ def test_deepspeed_json_is_derived_and_conflicts_are_named(config: Config, tmp_p
         run(config(engine__deepspeed_config=str(path)), tmp_path / "run")
     assert "gradient_clipping=5.0: set engine.clip instead" in str(caught.value)
     assert "set engine.dtype instead" in str(caught.value)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_config_loads(path: Path) -> None:
+    assert load_config(path).limits != LimitsConfig()

@@ -19,14 +19,22 @@ from protlat.data.policies import SequencePolicy
 from protlat.devices import resolve_device, resolve_dtype, set_threads
 from protlat.errors import ConfigError, OutputError
 from protlat.files import format_bytes, require_disk_space
-from protlat.inference.account import SkippedTable, histogram, model_name, spooled_stdin, unknown_text
+from protlat.inference.account import (
+    SkippedTable,
+    histogram,
+    model_name,
+    require_given,
+    require_inputs,
+    spooled_stdin,
+    unknown_text,
+)
 from protlat.inference.assemble import Output, assemble, plan_outputs
 from protlat.inference.inputs import InputAccount, SequenceInput, partition, survey
 from protlat.inference.naming import Column, columns_of
 from protlat.inference.parts import WorkFolder, compare_identities
 from protlat.inference.ranks import Ranks
 from protlat.inference.reader import read_metadata
-from protlat.inference.settings import LongConfig, VectorConfig
+from protlat.inference.settings import KINDS, LongConfig, VectorConfig
 from protlat.inference.vectors import Embedder
 from protlat.models import Encoder, model_hash, read_model_config, resolve_model_folder
 from protlat.reporting import format_seconds, peak_memory_bytes, progress
@@ -90,9 +98,8 @@ def run(config: EmbedConfig) -> dict[str, Any]:
     OutputError
         An output exists, belongs to another run, or cannot be written.
     """
-    for name, value in (("inputs", config.inputs), ("model", config.model), ("outputs", config.outputs)):
-        if not value:
-            raise ConfigError(f"{name}: nothing given")
+    require_given({"inputs (INPUT)": config.inputs, "model (-m)": config.model, "outputs (-o)": config.outputs})
+    require_inputs(config.inputs, KINDS)
     ranks = Ranks.from_environment()
     ranks.join()
     try:

@@ -22,7 +22,14 @@ from protlat.data.policies import SequencePolicy
 from protlat.devices import resolve_device, resolve_dtype, set_threads
 from protlat.errors import ConfigError, OutputError, SequenceError
 from protlat.files import format_bytes
-from protlat.inference.account import SkippedTable, model_name, spooled_stdin, unknown_text
+from protlat.inference.account import (
+    SkippedTable,
+    model_name,
+    require_given,
+    require_inputs,
+    spooled_stdin,
+    unknown_text,
+)
 from protlat.inference.heatmap import draw_heatmap, require_drawable
 from protlat.inference.inputs import InputAccount, InputSequence, SequenceInput
 from protlat.inference.masked import MaskedPredictor, MaskedQuery, pseudo_perplexity, queries_for
@@ -145,9 +152,8 @@ def run(config: PredictMaskedConfig) -> dict[str, Any]:
     OutputError
         The output exists.
     """
-    for name, value in (("inputs", config.inputs), ("model", config.model), ("output", config.output)):
-        if not value:
-            raise ConfigError(f"{name}: nothing given")
+    require_given({"inputs (INPUT)": config.inputs, "model (-m)": config.model, "output (-o)": config.output})
+    require_inputs(config.inputs)
     require_table_ending(config.output)
     for path in (config.output, config.plot):
         if path not in (None, "-") and Path(path).exists() and not config.overwrite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shutil
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from protlat.data.records import SkippedRecord
+from protlat.errors import ConfigError, SequenceError
 from protlat.files import atomic_path
 
 
@@ -45,6 +47,35 @@ class SkippedTable:
         with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", errors="surrogateescape") as out:
             out.write("file\tline\tidentifier\treason\n")
             shutil.copyfileobj(self._file, out)
+
+
+def require_given(settings: Mapping[str, object]) -> None:
+    """Check that what a run cannot do without was given.
+
+    Raises
+    ------
+    ConfigError
+        Names the setting and its option.
+    """
+    for name, value in settings.items():
+        if not value:
+            raise ConfigError(f"{name}: nothing given; see --help")
+
+
+def require_inputs(paths: Sequence[str], option_words: Sequence[str] = ()) -> None:
+    """Check that inputs exist.
+
+    Raises
+    ------
+    SequenceError
+        One does not; a word much like one of `option_words` is probably a mistyped value of an option.
+    """
+    for path in paths:
+        if path != "-" and not Path(path).exists():
+            near = difflib.get_close_matches(path, option_words, n=1, cutoff=0.6)
+            raise SequenceError(
+                f"{path}: no such file or folder" + (f"; did you mean --include {near[0]}?" if near else "")
+            )
 
 
 @contextmanager

@@ -53,15 +53,10 @@ def describe_embeddings(path: str | Path) -> dict[str, Any]:
         facts |= {
             "residues": metadata["n_residues"],
             "longest": metadata["longest"],
-            "vectors": [
-                {
-                    "kind": column["kind"],
-                    "layer": column["layer"],
-                    "shape": f"L x {metadata['dim']}" if column["kind"] == "per_tok" else str(metadata["dim"]),
-                    "found under": _place(file.format_name, column),
-                }
+            "vectors": {
+                f"{column['kind']}, layer {column['layer']}": f"{_shape(column, metadata['dim'])}, {_place(file.format_name, column)}"
                 for column in columns
-            ],
+            },
             "numbers": str(first[1].dtype) if first else metadata["settings"]["store"],
             "inputs": ", ".join(metadata["inputs"]),
             "settings": metadata["settings"],
@@ -70,13 +65,17 @@ def describe_embeddings(path: str | Path) -> dict[str, Any]:
     return facts
 
 
+def _shape(column: dict[str, Any], dim: int) -> str:
+    return f"L x {dim}" if column["kind"] == "per_tok" else f"{dim}"
+
+
 def _place(format_name: str, column: dict[str, Any]) -> str:
     label = column["label"]
     if format_name == "parquet":
-        return f"column {label or column['kind']}"
+        return f"in column {label or column['kind']}"
     if format_name == "h5ad":
-        return f"obsm[{label!r}] or X" if label else "X"
-    return f"{label}/IDENTIFIER" if label else "IDENTIFIER"
+        return f"in obsm[{label!r}], the first of the last layer in X" if label else "in X"
+    return f"at {label}/IDENTIFIER" if label else "at IDENTIFIER"
 
 
 def _measured(file: EmbeddingFile) -> list[list[str | int]]:

@@ -237,9 +237,24 @@ def test_nothing_to_embed_and_missing_settings_are_errors(model_folder: Path, tm
     source.write_text(">a\n>b\n")
     with pytest.raises(SequenceError, match="no sequence to work on"):
         run(config(model_folder, source, tmp_path / "x.h5"))
-    with pytest.raises(ConfigError, match="inputs: nothing given"):
+    with pytest.raises(ConfigError, match=r"inputs \(INPUT\): nothing given"):
         run(EmbedConfig(model=str(model_folder), outputs=("x.h5",)))
+    with pytest.raises(SequenceError, match=r"pertok: no such file or folder; did you mean --include per_tok\?"):
+        run(config(model_folder, "pertok", tmp_path / "x.h5"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.fasta"]
+
+
+def test_standard_input_is_embedded_and_its_copy_removed(
+    model_folder: Path, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(fasta) as handle:
+        monkeypatch.setattr(sys, "stdin", handle)
+        run(config(model_folder, "-", tmp_path / "piped.h5"))
+    run(config(model_folder, fasta, tmp_path / "file.h5"))
+    with load_embeddings(tmp_path / "piped.h5") as piped, load_embeddings(tmp_path / "file.h5") as file:
+        assert piped.identifiers == file.identifiers
+        assert piped.metadata["settings"] == file.metadata["settings"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file.h5", "in.fasta", "piped.h5"]
 
 
 def test_shards_give_what_their_fasta_gives(model_folder: Path, tmp_path: Path) -> None:

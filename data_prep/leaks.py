@@ -19,7 +19,7 @@ _CODE_BITS = 25
 _QUERY_KMERS = 100_000
 _MIN_KMERS = 5
 _TRAIN_TOKENS = 500_000_000
-_CHUNK = 1 << 22
+_CHUNK = 1 << 18  # stays in the processor's cache
 
 
 def leak_report(output: Path, splits: dict[str, SplitInfo], alphabet: Alphabet, n_sample: int) -> dict[str, Any]:
@@ -48,14 +48,16 @@ def leak_report(output: Path, splits: dict[str, SplitInfo], alphabet: Alphabet, 
     if n_sample == 0 or "train" not in splits or len(splits) < 2:
         return {}
     k = PROTEIN_K if alphabet.name == "protein" else DOCUMENT_K
-    queries = {name: _Queries(output, splits[name], k, n_sample) for name in ("valid", "test") if name in splits}
+    words = {name: _sampled_words(output, splits[name], k, n_sample) for name in ("valid", "test") if name in splits}
+    # Keep a fixed part of all words, chosen by their code, in queries and train alike: a power of two, for speed.
+    bits = max((len(codes) // _QUERY_KMERS).bit_length() for codes, _, _ in words.values())
+    queries = {name: _Queries(*found, k, bits) for name, found in words.items()}
     n_train = 0
     with progress("compare splits", float(min(splits["train"].n_tokens, _TRAIN_TOKENS)), "tokens") as line:
         for values, offsets, lengths in token_batches(output, splits["train"]):
             if n_train >= _TRAIN_TOKENS:
                 break
-            for query in queries.values():
-                query.compare(values, offsets, lengths)
+            _compare(list(queries.values()), values, offsets, offsets[:-1] + lengths - k, k, bits)
             n_train += int(lengths.sum())
             line.advance(int(lengths.sum()))
     whole = n_train >= splits["train"].n_tokens
@@ -73,58 +75,72 @@ def leak_report(output: Path, splits: dict[str, SplitInfo], alphabet: Alphabet, 
 def codes_of(values: np.ndarray, k: int) -> np.ndarray:
     """A 25-bit code of the k-mer at every place, shape (T - k + 1,), uint32; exact for five residues, hashed otherwise."""
     n_kmers = max(len(values) - k + 1, 0)
+    if k == PROTEIN_K:
+        # Residues have ids below 31; <mask> falls on <cls>, which never stands here. Two, four, five residues.
+        two = (values[:-1] & np.uint8(31)).astype(np.uint32)
+        two <<= np.uint32(5)
+        two |= values[1:] & np.uint8(31)
+        five = two[:n_kmers] << np.uint32(15)
+        five |= two[2 : 2 + n_kmers] << np.uint32(5)
+        five |= values[4:] & np.uint8(31)
+        return five
     codes = np.zeros(n_kmers, dtype=np.uint32)
     for shift in range(k):
-        part = values[shift : shift + n_kmers]
-        if k == PROTEIN_K:
-            codes <<= np.uint32(5)
-            codes |= part & np.uint8(31)  # residues have ids below 31; <mask> falls on <cls>, which never stands here
-        else:
-            codes *= np.uint32(0x9E3779B1)
-            codes += part.astype(np.uint32) + np.uint32(1)
-            codes ^= codes >> np.uint32(15)
-    return codes if k == PROTEIN_K else codes >> np.uint32(32 - _CODE_BITS)
+        codes *= np.uint32(0x9E3779B1)
+        codes += values[shift : shift + n_kmers].astype(np.uint32) + np.uint32(1)
+        codes ^= codes >> np.uint32(15)
+    return codes >> np.uint32(32 - _CODE_BITS)
+
+
+def _sampled_words(output: Path, info: SplitInfo, k: int, n_sample: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Different words of evenly spaced sequences, the number of the sequence each stands in, and how many these are."""
+    chosen = np.unique(np.linspace(0, info.n_sequences - 1, min(n_sample, info.n_sequences)).astype(np.int64))
+    codes, owners = [], []
+    first = 0
+    for values, offsets, lengths in token_batches(output, info):
+        for row in (chosen[(chosen >= first) & (chosen < first + len(lengths))] - first).tolist():
+            unique = np.unique(codes_of(values[offsets[row] : offsets[row] + lengths[row]], k))
+            owners.append(np.full(len(unique), len(codes), dtype=np.int64))
+            codes.append(unique)
+        first += len(lengths)
+    return np.concatenate(codes), np.concatenate(owners), len(codes)
+
+
+def _compare(
+    queries: list[_Queries], values: np.ndarray, offsets: np.ndarray, last_places: np.ndarray, k: int, bits: int
+) -> None:
+    """Take a batch of train rows into account for every split; `last_places` is the last whole word of each row."""
+    found: list[list[np.ndarray]] = [[] for _ in queries]
+    for start in range(0, len(values), _CHUNK):
+        codes = codes_of(values[start : start + _CHUNK + k - 1], k)
+        chosen = np.flatnonzero(_is_chosen(codes, bits))
+        codes = codes[chosen]
+        for query, pairs in zip(queries, found, strict=True):
+            hit = query.wanted[codes]
+            place = chosen[hit] + start
+            rows = np.searchsorted(offsets, place, side="right") - 1
+            inside = place <= last_places[rows]
+            pairs.append(rows[inside].astype(np.int64) << _CODE_BITS | codes[hit][inside])
+    for query, pairs in zip(queries, found, strict=True):
+        query.add(np.unique(np.concatenate(pairs)))
 
 
 class _Queries:
     """Sampled sequences of one split and the nearest train sequence seen so far."""
 
-    def __init__(self, output: Path, info: SplitInfo, k: int, n_sample: int) -> None:
-        self.k = k
-        chosen = np.unique(np.linspace(0, info.n_sequences - 1, min(n_sample, info.n_sequences)).astype(np.int64))
-        codes, owners = [], []
-        first = n_found = 0
-        for values, offsets, lengths in token_batches(output, info):
-            for row in (chosen[(chosen >= first) & (chosen < first + len(lengths))] - first).tolist():
-                unique = np.unique(codes_of(values[offsets[row] : offsets[row] + lengths[row]], k))
-                codes.append(unique)
-                owners.append(np.full(len(unique), n_found, dtype=np.int64))
-                n_found += 1
-            first += len(lengths)
-        all_codes, all_owners = np.concatenate(codes), np.concatenate(owners)
-        # Keep a fixed part of all words, chosen by their code, in queries and train alike.
-        self.part = max(len(all_codes) // _QUERY_KMERS, 1)
-        kept = _chosen(all_codes, self.part)
-        all_codes, all_owners = all_codes[kept], all_owners[kept]
-        order = np.argsort(all_codes, kind="stable")
-        self._codes, self._owners = all_codes[order], all_owners[order]
-        self._n_words = np.bincount(self._owners, minlength=n_found)
-        self._best = np.zeros(n_found)
-        self._wanted = np.zeros(1 << _CODE_BITS, dtype=bool)
-        self._wanted[self._codes] = True
+    def __init__(self, codes: np.ndarray, owners: np.ndarray, n_sequences: int, k: int, bits: int) -> None:
+        self.k, self.bits = k, bits
+        kept = _is_chosen(codes, bits)
+        codes, owners = codes[kept], owners[kept]
+        order = np.argsort(codes, kind="stable")
+        self._codes, self._owners = codes[order], owners[order]
+        self._n_words = np.bincount(self._owners, minlength=n_sequences)
+        self._best = np.zeros(n_sequences)
+        self.wanted = np.zeros(1 << _CODE_BITS, dtype=bool)
+        self.wanted[self._codes] = True
 
-    def compare(self, values: np.ndarray, offsets: np.ndarray, lengths: np.ndarray) -> None:
-        """Take a batch of train rows into account."""
-        ends = offsets[:-1] + lengths - self.k
-        hits_codes, hits_rows = [], []
-        for start in range(0, len(values), _CHUNK):
-            codes = codes_of(values[start : start + _CHUNK + self.k - 1], self.k)
-            place = np.flatnonzero(self._wanted[codes])
-            rows = np.searchsorted(offsets, place + start, side="right") - 1
-            inside = place + start <= ends[rows]
-            hits_codes.append(codes[place[inside]])
-            hits_rows.append(rows[inside])
-        pairs = np.unique(np.concatenate(hits_rows).astype(np.int64) << _CODE_BITS | np.concatenate(hits_codes))
+    def add(self, pairs: np.ndarray) -> None:
+        """Count, for train rows and words given as ``row << 25 | code``, the words shared with each sequence."""
         rows, codes = pairs >> _CODE_BITS, (pairs & ((1 << _CODE_BITS) - 1)).astype(np.uint32)
         left = np.searchsorted(self._codes, codes, side="left")
         counts = np.searchsorted(self._codes, codes, side="right") - left
@@ -147,11 +163,13 @@ class _Queries:
             "n_near": n_near,
             "n_compared": len(best),
             "n_too_short": int(np.count_nonzero(~enough)),
-            "part_of_words": f"1/{self.part}",
+            "part_of_words": f"1/{1 << self.bits}",
             "nearest_identity_histogram": [[label, count] for label, count in zip(labels, counts, strict=True)],
         }
 
 
-def _chosen(codes: np.ndarray, part: int) -> np.ndarray:
-    mixed = codes * np.uint32(0x9E3779B1)
-    return (mixed >> np.uint32(8)) % np.uint32(part) == 0
+def _is_chosen(codes: np.ndarray, bits: int) -> np.ndarray:
+    """One word in 2^bits, by its code, shape of `codes`, bool."""
+    if not bits:
+        return np.ones(len(codes), dtype=bool)
+    return codes * np.uint32(0x9E3779B1) < np.uint32(1 << (32 - bits))

@@ -81,14 +81,15 @@ def open_work(
         The folder holds something else, or the work of another command or of changed files, or the disk is too small.
     """
     work = output / WORK_NAME
-    plan = {"fingerprint": fingerprint(config, alphabet), "sources": facts_of(sources)}
+    facts = facts_of(sources)
+    plan: dict[str, Any] = {"fingerprint": fingerprint(config, alphabet), "sources": facts}
     resumed = _same_work(output, plan, overwrite)
     if not resumed:
         shutil.rmtree(work, ignore_errors=True)
         if output.exists() and not (output / MANIFEST_NAME).exists() and any(output.iterdir()):
             raise OutputError(f"{output}: is not empty and holds no shards; name another folder")
     remove_leftovers(output)
-    size = sum(s["size_bytes"] or 0 for s in plan["sources"])
+    size = sum(fact["size_bytes"] or 0 for fact in facts)
     compressed = any(not s.path.endswith((".fasta", ".fa", ".faa", ".txt", ".md", ".jsonl")) for s in sources)
     require_disk_space(output, size * _EXPANSION[compressed] * 2 * alphabet.dtype.itemsize + 10_000_000, "prep")
     for name in ("pieces", "shards", "scratch", STAGING_NAME):

@@ -27,7 +27,7 @@ class _Lines(io.TextIOBase):
         self._chunks, self._held = chunks, b""
         self.n_lines = 0
 
-    def readline(self, size: int | None = -1) -> str:
+    def readline(self, size: int | None = -1) -> str:  # type: ignore[override]  # typeshed's base is for bytes
         end = self._held.find(b"\n")
         while end < 0:
             chunk = next(self._chunks, b"")
@@ -41,7 +41,7 @@ class _Lines(io.TextIOBase):
         # Old flat files are Latin-1 in places; no sequence depends on it.
         return line.decode("latin-1").replace("\r\n", "\n")
 
-    def __next__(self) -> str:
+    def __next__(self) -> str:  # type: ignore[override]
         line = self.readline()
         if not line:
             raise StopIteration

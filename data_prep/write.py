@@ -261,7 +261,7 @@ def _based_values(tokens: pa.ListArray) -> pa.Array:
 
 def split_info(tally: _Tally, shards: list[ShardInfo], n_clusters: int) -> SplitInfo:
     """The manifest's account of one split."""
-    histogram = [(bound, int(count)) for bound, count in zip(LENGTH_BOUNDS, tally.histogram, strict=True) if count]
+    histogram = tuple((bound, int(count)) for bound, count in zip(LENGTH_BOUNDS, tally.histogram, strict=True) if count)
     return SplitInfo(
         n_sequences=tally.n_rows,
         n_tokens=tally.n_tokens,
@@ -270,7 +270,7 @@ def split_info(tally: _Tally, shards: list[ShardInfo], n_clusters: int) -> Split
         length_histogram=histogram,
         tags=dict(sorted(tally.tags.items())),
         n_clusters=n_clusters,
-        shards=shards,
+        shards=tuple(shards),
     )
 
 

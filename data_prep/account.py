@@ -90,15 +90,14 @@ def summarize(manifest: Manifest, output: Path, elapsed_s: float) -> None:
     rows |= account["changes"]
     for name, leak in manifest.leaks.get("splits", {}).items():
         rows[f"{name} near train"] = (
-            f"{100 * leak['share_near']:.1f} % of {leak['n_compared']:,} compared have a neighbour in train "
-            f"({manifest.leaks['method']})"
+            f"{100 * leak['share_near']:.1f} % of {leak['n_compared']:,} compared: {manifest.leaks['method']}"
         )
     for number, warning in enumerate(manifest.warnings):
         rows["warning" if not number else f"warning {number + 1}"] = warning
     rows["speed"] = (
         f"{format_count(account['residues_read'] / max(elapsed_s, 1e-9))} residues/s, {format_seconds(elapsed_s)}"
     )
-    rows["peak memory"] = format_bytes(peak_memory_bytes())
+    rows["peak memory, main process"] = format_bytes(peak_memory_bytes())
     rows["shards"] = str(output)
     print_summary("protlat prep", rows)
 

@@ -99,7 +99,7 @@ def _sampled_words(output: Path, info: SplitInfo, k: int, n_sample: int) -> tupl
     first = 0
     for values, offsets, lengths in token_batches(output, info):
         for row in (chosen[(chosen >= first) & (chosen < first + len(lengths))] - first).tolist():
-            unique = np.unique(codes_of(values[offsets[row] : offsets[row] + lengths[row]], k))
+            unique = _distinct(codes_of(values[offsets[row] : offsets[row] + lengths[row]], k))
             owners.append(np.full(len(unique), len(codes), dtype=np.int64))
             codes.append(unique)
         first += len(lengths)
@@ -122,7 +122,7 @@ def _compare(
             inside = place <= last_places[rows]
             pairs.append(rows[inside].astype(np.int64) << _CODE_BITS | codes[hit][inside])
     for query, pairs in zip(queries, found, strict=True):
-        query.add(np.unique(np.concatenate(pairs)))
+        query.add(_distinct(np.concatenate(pairs)))
 
 
 class _Queries:
@@ -166,6 +166,12 @@ class _Queries:
             "part_of_words": f"1/{1 << self.bits}",
             "nearest_identity_histogram": [[label, count] for label, count in zip(labels, counts, strict=True)],
         }
+
+
+def _distinct(values: np.ndarray) -> np.ndarray:
+    """Different values, sorted; sorts in place. Faster here than numpy.unique, which hashes."""
+    values.sort()
+    return values[np.concatenate((np.ones(min(len(values), 1), dtype=bool), values[1:] != values[:-1]))]
 
 
 def _is_chosen(codes: np.ndarray, bits: int) -> np.ndarray:

@@ -6,15 +6,33 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
+import numpy as np
 import torch
 
-from protlat.data.packing import batches_by_tokens
+from protlat.data.packing import PackedBatch, batches_by_tokens, pack_ids
 from protlat.errors import ProtlatError
 
 log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def pack_rounded(pieces: Sequence[np.ndarray], pad_id: int, multiple: int, device: torch.device) -> PackedBatch:
+    """Pack sequences, followed on a CPU by a sequence of padding that rounds the tokens up to a multiple.
+
+    oneDNN, which multiplies bfloat16 on CPUs, keeps a kernel of about a megabyte for every new shape of a product, up to
+    1024 of them: few sizes of batch keep memory low. The filler is a sequence of its own, so it changes no other's
+    numbers; callers ignore its rows, which come last.
+    """
+    missing = -sum(len(piece) for piece in pieces) % multiple if device.type == "cpu" else 0
+    filler = [np.full(missing, pad_id, pieces[0].dtype)] if missing else []
+    return pack_ids([*pieces, *filler]).to(device)
+
+
+def rounding_for(toks_per_batch: int) -> int:
+    """Multiple that batches are rounded up to: a sixteenth of the budget, so that little is computed in vain."""
+    return max(1, toks_per_batch // 16)
 
 
 class OutOfMemoryOnOne(ProtlatError, MemoryError):

@@ -91,7 +91,7 @@ def test_windows_give_every_residue_a_row_and_no_seam(encoder: Encoder) -> None:
 class SmallDevice(Encoder):
     """Runs out of memory above a number of tokens, as a GPU would."""
 
-    limit = 70
+    limit = 140
 
     def forward(self, tokens, segments, layers=(-1,)):
         self.sizes.append(len(tokens))
@@ -122,8 +122,8 @@ def test_out_of_memory_halves_the_batch(
 
 
 def test_out_of_memory_alone_names_the_sequence(small_device: SmallDevice) -> None:
-    sequences = [*random_sequences(5), np.full(90, 5, np.uint8)]
-    with pytest.raises(OutOfMemoryOnOne, match=r"sequence 's5' of 92 tokens does not fit"):
+    sequences = [*random_sequences(5), np.full(150, 5, np.uint8)]
+    with pytest.raises(OutOfMemoryOnOne, match=r"sequence 's5' of 152 tokens does not fit"):
         run(Embedder(small_device, COLUMNS, 1000), sequences)
 
 

@@ -38,7 +38,7 @@ from protlat.training.engine import (
     start_process,
 )
 from protlat.training.evaluation import EvaluationConfig, Validator
-from protlat.training.loop import GuardConfig, LimitsConfig, Loop, Parts, RunState, Settings
+from protlat.training.loop import GuardConfig, LimitsConfig, Loop, Parts, RunState, Settings, is_finished
 from protlat.training.metrics import METRICS_FILE, MetricsLog, read_metrics
 from protlat.training.optim import OptimConfig, ScheduleConfig, make_optimizer
 from protlat.training.report import loss_curve, model_card
@@ -47,7 +47,7 @@ from protlat.training.state import gather_weights, restore_state
 log = logging.getLogger(__name__)
 _PACKAGES = ("torch", "deepspeed", "numpy", "pyarrow", "safetensors", "pydantic")
 # Settings that a resumed run cannot change without becoming another run.
-_FIXED = ("shards", "model", "warm_start", "seed", "masking", "batching")
+_FIXED = ("model", "warm_start", "seed", "masking", "batching")
 _LOG_BYTES = 64 << 20
 
 
@@ -162,7 +162,8 @@ def run(config: PretrainConfig, output: str | Path, resume: bool = False, overwr
 def _run(config: PretrainConfig, folder: Path, resume: bool, overwrite: bool) -> Result:
     train = _open_split(config.shards, "train")
     valid = _open_validation(config.shards)
-    _check_alphabet(config, train.alphabet)
+    if not resume:
+        _check_alphabet(config, train.alphabet)
     process = start_process(config.engine)
     error: Exception | None = None
     checkpoint: Checkpoint | None = None
@@ -172,6 +173,8 @@ def _run(config: PretrainConfig, folder: Path, resume: bool, overwrite: bool) ->
             _prepare_folder(folder, config, resume, overwrite)
         if resume:
             checkpoint = store.newest()
+            if process.is_first:
+                store.clear_unfinished()
     except Exception as problem:  # told to every rank below, so that none waits
         error = problem
     process.raise_together(error)
@@ -201,7 +204,7 @@ def _run(config: PretrainConfig, folder: Path, resume: bool, overwrite: bool) ->
     if checkpoint is not None:
         _restore(engine, checkpoint, process)
     validator, floors = _make_validator(config, train, valid, process, folder)
-    metrics = MetricsLog(folder, state.step) if process.is_first else None
+    metrics = MetricsLog(folder, state.step, is_finished(limits, state)) if process.is_first else None
     settings = Settings(
         config.optim.lr,
         config.schedule,
@@ -214,7 +217,7 @@ def _run(config: PretrainConfig, folder: Path, resume: bool, overwrite: bool) ->
     )
     parts = Parts(process, engine, dataset, plan, validator, floors, store, metrics)
     loop = Loop(parts, settings, state)
-    _set_state(folder, process, "running")
+    _set_state(folder, process, "running, or killed before it could say so")
     try:
         loop.run()
     except BaseException:

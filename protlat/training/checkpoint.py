@@ -118,6 +118,11 @@ class CheckpointStore:
             self._prune()
         process.barrier()
 
+    def clear_unfinished(self) -> None:
+        """Delete what a kill in the middle of writing has left; nothing refers to it."""
+        for folder in self.folder.glob(".tmp-step-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
     def _prune(self) -> None:
         for folder in self.all()[self.keep :]:
             shutil.rmtree(folder, ignore_errors=True)

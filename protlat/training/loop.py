@@ -166,12 +166,7 @@ class Loop:
         return Prefetcher(make, self.settings.prefetch)
 
     def _finished(self) -> bool:
-        limits, state = self.settings.limits, self.state
-        return (
-            (limits.max_steps is not None and state.step >= limits.max_steps)
-            or (limits.max_tokens is not None and state.n_tokens >= limits.max_tokens)
-            or (limits.max_minutes is not None and state.elapsed_s >= 60 * limits.max_minutes)
-        )
+        return is_finished(self.settings.limits, self.state)
 
     def done(self, n_tokens: float) -> float:
         """Share of the run that is done at the middle of the coming step, by the limit that is nearest."""
@@ -321,6 +316,15 @@ class Loop:
                 "step %d: validation perplexity %.3f, accuracy %.3f%s",
                 state.step, scores["perplexity"], scores["accuracy"], beside,
             )  # fmt: skip
+
+
+def is_finished(limits: LimitsConfig, state: RunState) -> bool:
+    """Whether a run has reached one of its limits."""
+    return (
+        (limits.max_steps is not None and state.step >= limits.max_steps)
+        or (limits.max_tokens is not None and state.n_tokens >= limits.max_tokens)
+        or (limits.max_minutes is not None and state.elapsed_s >= 60 * limits.max_minutes)
+    )
 
 
 def _gradient_norm(engine: Any) -> float:

@@ -36,13 +36,17 @@ class MetricsLog:
     last_step : int
         Rows of later steps, left by a run that was killed after its last checkpoint, are taken off, so that a resumed
         run's record has each step once.
+    at_end : bool
+        The run has reached its end and will be scored again: a final evaluation that is there already is taken off too.
     """
 
-    def __init__(self, folder: str | Path, last_step: int) -> None:
+    def __init__(self, folder: str | Path, last_step: int, at_end: bool = False) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.path = Path(folder) / METRICS_FILE
         rows = [row for row in read_metrics(self.path) if row["step"] <= last_step]
+        if at_end:
+            rows = [row for row in rows if not (row["step"] == last_step and row.get("whole"))]
         write_text(self.path, "".join(_line(row) for row in rows))
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115  closed in `close`
         self._board = SummaryWriter(str(Path(folder) / "tensorboard"), purge_step=last_step + 1)

@@ -95,7 +95,7 @@ def _link_moments(engine: Any) -> None:
         engine.optimizer._lazy_init_hp_params_optimizer_state()
 
 
-def _set_full(engine: Any, parameter: torch.nn.Parameter, value: torch.Tensor, key: str | None) -> None:
+def _set_full(engine: Any, parameter: Any, value: torch.Tensor, key: str | None) -> None:
     shape = getattr(parameter, "ds_shape", parameter.shape)
     if tuple(value.shape) != tuple(shape):
         raise CheckpointError(f"checkpoint: a tensor has shape {tuple(value.shape)} where the model has {tuple(shape)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -12,7 +13,10 @@ log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """While open, remembers the first SIGTERM or SIGINT instead of dying of it; a second one ends the process as usual.
+    """While open, remembers the first SIGTERM or SIGINT instead of dying of it; a second Ctrl-C ends the process at once.
+
+    What follows within a second is not a second wish: on Ctrl-C, DeepSpeed's launcher sends SIGTERM to processes that the
+    terminal has already told.
 
     Attributes
     ----------
@@ -22,6 +26,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self._first_s = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -32,9 +37,12 @@ class StopRequest:
         return self
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.signal = signal.Signals(number)
-        log.warning("%s: saving a checkpoint after this step, then stopping", self.signal.name)
-        self._restore()
+        now_s = time.monotonic()
+        if self.signal is None:
+            self.signal, self._first_s = signal.Signals(number), now_s
+            log.warning("%s: saving a checkpoint after this step, then stopping", self.signal.name)
+        elif number == signal.SIGINT and now_s - self._first_s > 1:
+            raise KeyboardInterrupt
 
     def _restore(self) -> None:
         for kind, handler in self._before.items():

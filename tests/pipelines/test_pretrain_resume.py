@@ -145,6 +145,11 @@ def test_stopped_by_a_signal_and_resumed(
         assert "resume with --resume" in describe_run(stopped)["state"]
         assert not (stopped / "model").exists()
     assert result.step == 7
+    (stopped / "checkpoints/.tmp-step-0000000009").mkdir()
+    run(config, stopped, resume=True)
+    assert not list((stopped / "checkpoints").glob(".tmp*"))
+    assert_same_run(whole, stopped)
+    # Going on with a run that is over scores it again and adds nothing else.
     run(config, stopped, resume=True)
     assert_same_run(whole, stopped)
 

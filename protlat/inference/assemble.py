@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -104,6 +105,10 @@ def assemble(
     OutputError
         A part is missing or damaged, or a file cannot be written.
     """
+    for output in outputs:
+        # What a killed run was writing: only the parts are taken up again.
+        for stale in output.path.parent.glob(f".tmp-*-{glob.escape(output.path.name)}"):
+            stale.unlink(missing_ok=True)
     try:
         with ExitStack() as stack:
             writers: list[tuple[Output, Writer]] = []

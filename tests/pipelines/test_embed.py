@@ -180,6 +180,34 @@ def test_a_killed_run_resumes_to_an_identical_file(model_folder: Path, fasta: Pa
     assert sha256(output) == sha256(tmp_path / "straight.h5")
 
 
+KILLED_AT_THE_END = """
+import os, signal, sys
+from protlat.inference.writers.hdf5 import HDF5Writer
+from protlat.cli.main import main
+add, rows = HDF5Writer.add, []
+def killed(self, row, vector):
+    add(self, row, vector)
+    rows.append(row)
+    if len(rows) == 30:
+        os.kill(os.getpid(), signal.SIGKILL)
+HDF5Writer.add = killed
+main(sys.argv[1:])
+"""
+
+
+def test_a_run_killed_while_writing_the_file_resumes(model_folder: Path, fasta: Path, tmp_path: Path) -> None:
+    output = tmp_path / "x.h5"
+    arguments = command(model_folder, fasta, output)
+    killed = subprocess.run([sys.executable, "-c", KILLED_AT_THE_END, *arguments], capture_output=True, timeout=120)
+    assert killed.returncode == -9
+    assert not output.exists()
+    values = {"vectors__include": ["mean", "per_tok"]}
+    run(config(model_folder, fasta, output, resume=True, **values))
+    run(config(model_folder, fasta, tmp_path / "straight.h5", **values))
+    assert sha256(output) == sha256(tmp_path / "straight.h5")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.fasta", "straight.h5", "x.h5"]
+
+
 def test_stale_work_and_outputs_are_refused(model_folder: Path, fasta: Path, tmp_path: Path) -> None:
     output = tmp_path / "x.h5"
     run(config(model_folder, fasta, output))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protlat.alphabet import Alphabet
+from protlat.data.arrow import as_arrow, as_numpy, strings
 from protlat.data.shards import SPLITS
 from protlat.reporting import progress
 
@@ -76,12 +77,11 @@ def find_clusters(
 
 def _tokens_of(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
     column = batch.column("tokens")
-    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy()
+    return as_numpy(column.values), as_numpy(column.offsets)
 
 
 def _fasta_rows(decider: Decider, ids_of: IdsOf) -> Iterator[tuple[list[str], np.ndarray, np.ndarray]]:
     """Kept rows; the name leads back to piece and row, and holds the identifier for the cluster's name."""
-    import pyarrow as pa
 
     for number in range(len(decider.pieces)):
         ids, rows = ids_of(number)
@@ -91,7 +91,7 @@ def _fasta_rows(decider: Decider, ids_of: IdsOf) -> Iterator[tuple[list[str], np
             f"{number}_{row}_{'_'.join(name.split())[:200]}"
             for row, name in zip(rows.tolist(), ids.to_pylist(), strict=True)
         ]
-        values, offsets = _tokens_of(decider.read(number).take(pa.array(rows)))
+        values, offsets = _tokens_of(decider.read(number).take(as_arrow(rows)))
         yield names, values, offsets
 
 
@@ -103,7 +103,7 @@ def _mmseqs_notes(table: Path, n_pieces: int, n_rows: int, bucket_rows: int, scr
     for members, representatives in table_rows(str(table)):
         places = np.array([member.split("_", 2)[:2] for member in members], dtype=np.int64)
         clusters = [representative.split("_", 2)[2] for representative in representatives]
-        notes.add(places[:, 0], places[:, 1], [pa.array(clusters, pa.string())])
+        notes.add(places[:, 0], places[:, 1], [strings(clusters)])
     notes.close()
     return notes
 
@@ -142,7 +142,7 @@ def _minhash_notes(decider: Decider, ids_of: IdsOf, config: PrepConfig, scratch:
     place = 0
     for number, rows in enumerate(kept):
         part = names[place : place + len(rows)]
-        notes.add(np.full(len(rows), number), rows, [pa.array(part.tolist(), pa.string())])
+        notes.add(np.full(len(rows), number), rows, [strings(part.tolist())])
         place += len(rows)
     notes.close()
     return notes
@@ -191,12 +191,12 @@ def count_clusters(decider: Decider, scratch: Path, config: PrepConfig) -> dict[
         if decision.clusters is None:
             continue
         kept = pa.array((decision.split >= 0) & (np.asarray(pc.utf8_length(decision.clusters)) > 0))
-        batch = pa.RecordBatch.from_arrays([decision.clusters, pa.array(decision.split)], schema=schema).filter(kept)
+        batch = pa.RecordBatch.from_arrays([decision.clusters, as_arrow(decision.split)], schema=schema).filter(kept)
         spill.add(batch, id_buckets(batch.column("cluster"), n_buckets))
     n_by_split = dict.fromkeys(SPLITS, 0)
     shared = dict.fromkeys(SPLITS[1:], 0)
     for table in spill.tables():
-        splits = table.column("split").to_numpy()
+        splits = as_numpy(table.column("split"))
         names = table.column("cluster").combine_chunks()
         in_train = pc.unique(names.filter(pa.array(splits == 0)))
         n_by_split["train"] += len(in_train)

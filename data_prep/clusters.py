@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from protlat.alphabet import Alphabet
+from protlat.data.arrow import as_arrow, as_numpy, strings
 from protlat.data.compression import ByteSource
 from protlat.errors import ProtlatError, SequenceError
 
@@ -118,13 +119,13 @@ def join_table(
     table_schema = pa.schema([("id", pa.string()), ("cluster", pa.string())])
     table = Spill(folder / "table", table_schema, n_buckets)
     for ids, clusters in rows:
-        batch = pa.RecordBatch.from_arrays([pa.array(ids), pa.array(clusters)], schema=table_schema)
+        batch = pa.RecordBatch.from_arrays([strings(ids), strings(clusters)], schema=table_schema)
         table.add(batch, id_buckets(batch.column("id"), n_buckets))
     record_schema = pa.schema([("id", pa.string()), ("piece", pa.int32()), ("row", pa.int32())])
     records = Spill(folder / "records", record_schema, n_buckets)
     for piece in range(n_pieces):
         names, numbers = ids_of(piece)
-        columns = [names, pa.array(np.full(len(names), piece, dtype=np.int32)), pa.array(numbers.astype(np.int32))]
+        columns = [names, as_arrow(np.full(len(names), piece, dtype=np.int32)), as_arrow(numbers.astype(np.int32))]
         records.add(pa.RecordBatch.from_arrays(columns, schema=record_schema), id_buckets(names, n_buckets))
     notes = PieceNotes(folder / "clusters", {"cluster": pa.string()}, n_pieces, n_buckets)
     table.close()
@@ -137,9 +138,13 @@ def join_table(
         hit = np.flatnonzero(places.is_valid().to_numpy(zero_copy_only=False))
         if not len(hit):
             continue
-        clusters = known.column("cluster").combine_chunks().take(places.take(pa.array(hit)))
+        clusters = known.column("cluster").combine_chunks().take(places.take(as_arrow(hit)))
         n_found += len(hit)
-        notes.add(wanted.column("piece").to_numpy()[hit], wanted.column("row").to_numpy()[hit], [clusters])
+        notes.add(
+            as_numpy(wanted.column("piece"))[hit],
+            as_numpy(wanted.column("row"))[hit],
+            [clusters],
+        )
     table.remove()
     records.remove()
     notes.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protlat.alphabet import Alphabet
+from protlat.data.arrow import as_arrow, as_numpy, strings
 from protlat.data.shards import SPLITS
 from protlat.errors import SequenceError
 from protlat.files import atomic_path
@@ -90,7 +91,6 @@ class Decider:
         return self._duplicates.of(number)[0] if self.config.duplicates == "drop" else np.zeros(0, dtype=np.int64)
 
     def _kept_ids(self, number: int) -> tuple[pa.StringArray, np.ndarray]:
-        import pyarrow as pa
 
         leaving = self._dropped(number)
         if self._repeated is not None and self.config.duplicate_ids == "skip":
@@ -101,13 +101,13 @@ class Decider:
         keep = np.ones(len(ids), dtype=bool)
         keep[leaving] = False
         rows = np.flatnonzero(keep)
-        return ids.take(pa.array(rows)), rows
+        return ids.take(as_arrow(rows)), rows
 
     def _count_duplicates(self) -> None:
         assert self._duplicates is not None
         for number, rank in enumerate(self.ranks):
             _, (_, kept_ranks) = self._duplicates.of(number)
-            n_cross = int(np.count_nonzero(kept_ranks.to_numpy() != rank))
+            n_cross = int(np.count_nonzero(as_numpy(kept_ranks) != rank))
             self.n_cross_duplicates += n_cross
             self.n_duplicates += len(kept_ranks) - n_cross
 
@@ -130,7 +130,7 @@ class Decider:
         if windowing.size is None:
             return
         for number in range(len(self.pieces)):
-            lengths = np.diff(self.read(number).column("tokens").offsets.to_numpy())
+            lengths = np.diff(as_numpy(self.read(number).column("tokens").offsets))
             n_long = int(np.count_nonzero((lengths > windowing.size) & (self.decide(number).split >= 0)))
             if windowing.start_only:
                 self.n_cut += n_long
@@ -139,7 +139,6 @@ class Decider:
 
     def decide(self, number: int) -> Decision:
         """Split and cluster of every row of a piece."""
-        import pyarrow as pa
 
         if number in self._cache:
             return self._cache[number]
@@ -155,7 +154,7 @@ class Decider:
         split[self._dropped(number)] = -1
         if self.config.duplicate_ids == "skip":
             split[self._repeated.of(number)[0]] = -1
-        decision = Decision(split, pa.array(clusters.tolist(), pa.string()) if clusters is not None else None)
+        decision = Decision(split, strings(clusters.tolist()) if clusters is not None else None)
         self._cache[number] = decision
         if len(self._cache) > _CACHED:
             self._cache.popitem(last=False)

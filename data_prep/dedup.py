@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from protlat.data.arrow import as_arrow, as_numpy
+
 from .spill import PieceNotes, Spill, n_buckets_for
 
 if TYPE_CHECKING:
@@ -72,10 +74,10 @@ def find_duplicates(
         batch = read(number)
         words = hash_words(batch.column("hash"))
         columns = [
-            pa.array(words[:, 0]),
-            pa.array(words[:, 1]),
-            pa.array(np.full(len(words), rank, dtype=np.int8)),
-            pa.array(index_of(number, len(words))),
+            as_arrow(words[:, 0]),
+            as_arrow(words[:, 1]),
+            as_arrow(np.full(len(words), rank, dtype=np.int8)),
+            as_arrow(index_of(number, len(words))),
             batch.column("id"),
         ]
         spill.add(
@@ -93,7 +95,7 @@ def find_duplicates(
 def _note_duplicates(table: pa.Table, notes: PieceNotes) -> None:
     import pyarrow as pa
 
-    high = table.column("high").to_numpy()
+    high = as_numpy(table.column("high"))
     order = np.argsort(high)
     sorted_high = high[order]
     equal = sorted_high[1:] == sorted_high[:-1]
@@ -101,19 +103,19 @@ def _note_duplicates(table: pa.Table, notes: PieceNotes) -> None:
         return
     # Only rows that share their first word with another need the full comparison.
     shared = order[np.concatenate(([False], equal)) | np.concatenate((equal, [False]))]
-    low = table.column("low").to_numpy()[shared]
-    rank = table.column("rank").to_numpy()[shared]
-    index = table.column("index").to_numpy()[shared]
+    low = as_numpy(table.column("low"))[shared]
+    rank = as_numpy(table.column("rank"))[shared]
+    index = as_numpy(table.column("index"))[shared]
     full = np.lexsort((index, rank, low, high[shared]))
     shared, low, rank, index = shared[full], low[full], rank[full], index[full]
     first = np.concatenate(([True], (high[shared][1:] != high[shared][:-1]) | (low[1:] != low[:-1])))
     kept = np.flatnonzero(first)[np.cumsum(first) - 1]
     again = np.flatnonzero(~first)
     piece, row = piece_and_row(index[again])
-    kept_ids = table.column("id").combine_chunks().take(pa.array(shared[kept[again]]))
+    kept_ids = table.column("id").combine_chunks().take(as_arrow(shared[kept[again]]))
     if isinstance(kept_ids, pa.ChunkedArray):
         kept_ids = kept_ids.combine_chunks()
-    notes.add(piece, row, [kept_ids, pa.array(rank[kept[again]])])
+    notes.add(piece, row, [kept_ids, as_arrow(rank[kept[again]])])
 
 
 def find_repeated_ids(
@@ -136,16 +138,16 @@ def find_repeated_ids(
     for number in range(n_pieces):
         ids, rows = read(number)
         index = (np.int64(number) << _ROW_BITS) + rows
-        spill.add(pa.RecordBatch.from_arrays([ids, pa.array(index)], schema=schema), id_buckets(ids, n_buckets))
+        spill.add(pa.RecordBatch.from_arrays([ids, as_arrow(index)], schema=schema), id_buckets(ids, n_buckets))
     notes = PieceNotes(folder / "repeated", {}, n_pieces, n_buckets)
     for table in spill.tables():
         if not table.num_rows:
             continue
-        codes = table.column("id").combine_chunks().dictionary_encode().indices.to_numpy()
+        codes = as_numpy(table.column("id").combine_chunks().dictionary_encode().indices)
         # Codes are given in order of first sight, so the first row of each code is where a new maximum stands.
         seen_before = np.concatenate(([-1], np.maximum.accumulate(codes)[:-1]))
         again = np.flatnonzero(codes <= seen_before)
-        piece, row = piece_and_row(table.column("index").to_numpy()[again])
+        piece, row = piece_and_row(as_numpy(table.column("index"))[again])
         notes.add(piece, row, [])
     spill.remove()
     notes.close()

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protlat.alphabet import Alphabet
+from protlat.data.arrow import as_arrow, empty_strings, strings, texts_as_arrow
 from protlat.data.policies import clean_block
-from protlat.data.records import RecordBlock, SequenceReport, Texts, offsets_of
+from protlat.data.records import RecordBlock, SequenceReport, Texts
 from protlat.errors import SequenceError
 from protlat.files import write_text
 
@@ -216,12 +217,12 @@ class PieceMaker:
         values = pa.Array.from_buffers(
             pa.uint8() if width == 1 else pa.uint16(), len(tokens.data) // width, [None, pa.py_buffer(tokens.data)]
         )
-        token_offsets = pa.array((tokens.offsets // width).astype(np.int32))
+        token_offsets = as_arrow((tokens.offsets // width).astype(np.int32))
         columns = {
-            "id": _string_array(block.identifiers),
-            "header": _string_array(block.headers),
-            "tag": pa.array(tags, pa.string()) if self._tag else empty_strings(len(block)),
-            "line": pa.array(block.lines, pa.int64()),
+            "id": texts_as_arrow(block.identifiers),
+            "header": texts_as_arrow(block.headers),
+            "tag": strings(tags) if self._tag else empty_strings(len(block)),
+            "line": as_arrow(block.lines.astype(np.int64)),
             "tokens": pa.ListArray.from_arrays(token_offsets, values),
             "hash": pa.Array.from_buffers(pa.binary(HASH_BYTES), len(block), [None, pa.py_buffer(hashes)]),
         }
@@ -240,20 +241,6 @@ def _as_file(table: pa.RecordBatch) -> pa.Buffer:
     return room.slice(0, sink.tell())
 
 
-def empty_strings(n_rows: int) -> pa.StringArray:
-    """As many empty strings, without a Python object for each."""
-    import pyarrow as pa
-
-    return pa.StringArray.from_buffers(n_rows, pa.py_buffer(bytes(4 * (n_rows + 1))), pa.py_buffer(b""))
-
-
-def _string_array(texts: Texts) -> pa.StringArray:
-    import pyarrow as pa
-
-    offsets = pa.py_buffer(texts.offsets.astype(np.int32))
-    return pa.StringArray.from_buffers(len(texts), offsets, pa.py_buffer(texts.data))
-
-
 def _kept(tags: list[str], keep: np.ndarray) -> list[str]:
     """The tags at a boolean mask; none stay none."""
     return [tag for tag, kept in zip(tags, keep.tolist(), strict=True) if kept] if tags else tags
@@ -268,6 +255,3 @@ def read_piece(path: Path) -> pa.RecordBatch:
     import pyarrow as pa
 
     return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
-
-
-__all__ = ["HASH_BYTES", "PieceInfo", "PieceMaker", "load_finished", "offsets_of", "piece_path", "read_piece"]

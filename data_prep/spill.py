@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from protlat.data.arrow import as_arrow, as_numpy
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -54,7 +56,7 @@ class Spill:
             return
         order = np.argsort(buckets, kind="stable")
         ends = np.concatenate(([0], np.cumsum(np.bincount(buckets, minlength=self.n_buckets))))
-        sorted_batch = batch.take(pa.array(order))
+        sorted_batch = batch.take(as_arrow(order))
         for bucket in np.flatnonzero(np.diff(ends)).tolist():
             writer = self._writers.get(bucket)
             if writer is None:
@@ -120,7 +122,7 @@ class PieceNotes:
         """Note something on rows of pieces."""
         import pyarrow as pa
 
-        arrays = [pa.array(pieces.astype(np.int32)), pa.array(rows.astype(np.int32)), *columns]
+        arrays = [as_arrow(pieces.astype(np.int32)), as_arrow(rows.astype(np.int32)), *columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._spill.schema)
         self._spill.add(batch, pieces // self._per_bucket)
 
@@ -133,7 +135,7 @@ class PieceNotes:
         if self._open != bucket:
             table = self._spill.bucket(bucket).sort_by([("piece", "ascending"), ("row", "ascending")])
             self._table, self._open = table.combine_chunks(), bucket
-            self._pieces = table.column("piece").to_numpy()
+            self._pieces = as_numpy(table.column("piece"))
         assert self._table is not None
         first, last = np.searchsorted(self._pieces, [piece, piece + 1]).tolist()
         part = self._table.slice(first, last - first)
@@ -141,4 +143,4 @@ class PieceNotes:
         for name in self.fields:
             chunks = part.column(name).combine_chunks()
             columns.append(chunks)
-        return part.column("row").to_numpy().astype(np.int64), columns
+        return as_numpy(part.column("row")).astype(np.int64), columns

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from protlat.alphabet import Alphabet
-from protlat.data.records import offsets_of
+from protlat.data.arrow import as_arrow, as_numpy, empty_strings, strings
 from protlat.data.shards import SPLITS, ShardInfo, SplitInfo, shard_schema, write_shard
 from protlat.files import sha256_file, write_json
 
-from .pieces import PieceInfo, empty_strings, piece_path, read_piece
+from .pieces import PieceInfo, piece_path, read_piece
 from .windows import Windowing
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ShardPlan:
         room = dict.fromkeys(SPLITS, 0)
         for number in range(len(pieces)):
             batch, decision = self.rows(number), decide(number)
-            lengths = np.diff(batch.column("tokens").offsets.to_numpy()).astype(np.int64)
+            lengths = np.diff(as_numpy(batch.column("tokens").offsets)).astype(np.int64)
             for code, split in enumerate(SPLITS):
                 chosen = np.flatnonzero(decision.split == code)
                 if not len(chosen):
@@ -142,9 +142,8 @@ class ShardPlan:
 
 
 def _as_indices(rows: np.ndarray) -> pa.Array:
-    import pyarrow as pa
 
-    return pa.array(rows, pa.int64())
+    return as_arrow(np.asarray(rows, dtype=np.int64))
 
 
 class ShardMaker:
@@ -163,12 +162,11 @@ class ShardMaker:
     """
 
     def __init__(self, plan: ShardPlan, output: Path, journal: Path, alphabet: Alphabet, tags: list[str]) -> None:
-        import pyarrow as pa
 
         self.plan, self.output, self.journal = plan, output, journal
         self.alphabet = alphabet
         self.schema = shard_schema(alphabet.dtype)
-        self._tags = pa.array(tags, pa.string())
+        self._tags = strings(tags)
 
     def make(self, split: str, number: int) -> ShardInfo:
         """Write one shard, or take it as it is when an earlier run finished it."""
@@ -205,16 +203,16 @@ class ShardMaker:
             batch = batch.take(_as_indices(chosen))
         clusters = decision.clusters.take(_as_indices(chosen)) if decision.clusters is not None else None
         tokens = batch.column("tokens")
-        offsets = tokens.offsets.to_numpy().astype(np.int64)
+        offsets = as_numpy(tokens.offsets).astype(np.int64)
         windowing = self.plan.windowing
         record, start, length = windowing.layout(np.diff(offsets))
         if windowing.size is None:
             yield self._build(batch, clusters, piece, start, length, tokens)
             return
-        values = tokens.values.to_numpy(zero_copy_only=True)
+        values = as_numpy(tokens.values)
         for rows, ids, row_offsets in windowing.gather(values, offsets[record] + start, length, self.alphabet.pad_id):
             owner = _as_indices(record[rows])
-            part = pa.ListArray.from_arrays(pa.array(row_offsets), pa.array(ids))
+            part = pa.ListArray.from_arrays(as_arrow(row_offsets), as_arrow(ids))
             inner = batch.drop_columns(["tokens"]).take(owner)
             yield self._build(inner, clusters.take(owner) if clusters else None, piece, start[rows], length[rows], part)
 
@@ -237,10 +235,10 @@ class ShardMaker:
             batch.column("header"),
             pa.DictionaryArray.from_arrays(codes, self._tags),
             clusters if clusters is not None else empty_strings(n_rows),
-            pa.array(np.full(n_rows, self.plan.pieces[piece].source, dtype=np.int32)),
+            as_arrow(np.full(n_rows, self.plan.pieces[piece].source, dtype=np.int32)),
             batch.column("line"),
-            pa.array(start.astype(np.int32)),
-            pa.array(length.astype(np.int32)),
+            as_arrow(start.astype(np.int32)),
+            as_arrow(length.astype(np.int32)),
             pa.ListArray.from_arrays(_based_offsets(tokens), _based_values(tokens)).cast(
                 self.schema.field("tokens").type
             ),
@@ -249,9 +247,8 @@ class ShardMaker:
 
 
 def _based_offsets(tokens: pa.ListArray) -> pa.Array:
-    import pyarrow as pa
 
-    return pa.array(tokens.offsets.to_numpy() - tokens.offsets[0].as_py())
+    return as_arrow(as_numpy(tokens.offsets) - tokens.offsets[0].as_py())
 
 
 def _based_values(tokens: pa.ListArray) -> pa.Array:
@@ -272,6 +269,3 @@ def split_info(tally: _Tally, shards: list[ShardInfo], n_clusters: int) -> Split
         n_clusters=n_clusters,
         shards=tuple(shards),
     )
-
-
-__all__ = ["Decision", "Part", "ShardMaker", "ShardPlan", "offsets_of", "split_info"]

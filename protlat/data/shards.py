@@ -13,6 +13,7 @@ from pydantic import Field
 
 from protlat.alphabet import Alphabet
 from protlat.config import Config
+from protlat.data.arrow import as_numpy
 from protlat.errors import ConfigError, ShardError
 from protlat.files import atomic_path, sha256_file
 
@@ -268,7 +269,7 @@ class ShardReader:
         view = self._views[batch]
         if view is None:
             column = self._batches[batch].column("tokens")
-            view = column.offsets.to_numpy(), column.values.to_numpy(zero_copy_only=True)
+            view = as_numpy(column.offsets), as_numpy(column.values)
             self._views[batch] = view
         offsets, values = view
         return values[offsets[row] : offsets[row + 1]]
@@ -299,7 +300,7 @@ class ShardReader:
         return list(self.manifest.tags)
 
     def _column(self, name: str, dtype: type) -> np.ndarray:
-        parts = [np.asarray(batch.column(name).to_numpy(zero_copy_only=False), dtype) for batch in self._batches]
+        parts = [np.asarray(as_numpy(batch.column(name)), dtype) for batch in self._batches]
         return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
     @cached_property
@@ -315,7 +316,7 @@ class ShardReader:
     @cached_property
     def tag_codes(self) -> np.ndarray:
         """Index into `tags` of each row, shape (N,), int16."""
-        parts = [batch.column("tag").indices.to_numpy(zero_copy_only=False) for batch in self._batches]
+        parts = [as_numpy(batch.column("tag").indices) for batch in self._batches]
         return np.concatenate(parts).astype(np.int16) if parts else np.zeros(0, np.int16)
 
     @cached_property
@@ -356,7 +357,7 @@ def token_batches(folder: str | Path, info: SplitInfo) -> Iterator[tuple[np.ndar
                 batch = reader.get_batch(number)
                 column = batch.column("tokens")
                 yield (
-                    column.values.to_numpy(zero_copy_only=True),
-                    column.offsets.to_numpy(),
-                    batch.column("length").to_numpy(),
+                    as_numpy(column.values),
+                    as_numpy(column.offsets),
+                    as_numpy(batch.column("length")),
                 )

@@ -173,7 +173,7 @@ class _Run:
     def _prepare(self) -> tuple[dict[str, Any], list[Output]]:
         config, account = self.config, self.account
         with progress("read", None, "sequences") as line:
-            fingerprint = survey(self.source, account, lambda: line.advance(1))
+            fingerprint = survey(self.source, account, line.advance)
         for message in account.report.warnings:
             log.warning("%s", message)
         identity = {

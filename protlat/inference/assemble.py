@@ -98,7 +98,7 @@ def assemble(
 ) -> Iterator[int]:
     """Write every output; each appears under its name only when all of it is on disk.
 
-    Yields 1 for every sequence written, for progress.
+    Yields the number of sequences of every part written, for progress.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def assemble(
                     vector = _Cached(part.vector, index)
                     for _, writer in writers:
                         writer.add(row, vector)
-                    yield 1
+                yield len(part.rows)
             for output, writer in writers:
                 writer.close({**metadata, "columns": [column.to_plain() for column in output.columns]})
     except OSError as error:

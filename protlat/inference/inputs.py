@@ -18,6 +18,7 @@ from protlat.inference.naming import NameRegistry
 from protlat.inference.parts import Row
 from protlat.inference.settings import LongConfig
 
+_REPORT_EVERY = 1000
 # Identifier, name to prefer in the output, header, token ids, source.
 _Raw = tuple[str, str, str, np.ndarray, str]
 
@@ -243,7 +244,7 @@ def _skip(account: InputAccount, source: str, identifier: str, detail: str) -> N
     account.report.skip(file, int(line), identifier, "longer than --max-length", detail)
 
 
-def survey(source: SequenceInput, account: InputAccount, on_sequence: Callable[[], None] = lambda: None) -> str:
+def survey(source: SequenceInput, account: InputAccount, on_sequences: Callable[[int], None] = lambda n: None) -> str:
     """Read the whole input once before any computing: faults stop the run now, and totals give the time left.
 
     Returns
@@ -258,7 +259,8 @@ def survey(source: SequenceInput, account: InputAccount, on_sequence: Callable[[
     """
     digest = hashlib.sha256()
     for sequence in source.stream(account):
-        on_sequence()
+        if account.n_sequences % _REPORT_EVERY == 0:
+            on_sequences(_REPORT_EVERY)
         row = sequence.row
         digest.update(
             f"{row.name}\0{row.header}\0{row.length}\0{row.sequence_sha256}\n".encode("utf-8", "surrogateescape")

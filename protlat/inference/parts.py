@@ -117,8 +117,12 @@ class WorkFolder:
         OutputError
             There is an unfinished run and neither `resume` nor `overwrite`, or it belongs to something else.
         """
-        if self.folder.exists() and overwrite and not resume:
-            shutil.rmtree(self.folder)
+        if self.folder.exists() and not self.journal.exists():
+            foreign = [path.name for path in self.folder.iterdir() if not path.name.startswith(".tmp-")]
+            if foreign:
+                raise OutputError(f"{self.folder} is in the way: it is no unfinished run (it holds {foreign[0]!r})")
+        elif overwrite and not resume:
+            self.remove()
         if self.journal.exists():
             if not resume:
                 raise OutputError(

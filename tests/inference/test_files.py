@@ -220,3 +220,14 @@ def test_separate_gives_one_flat_file_per_column() -> None:
         ("out/x.mean.h5", [""]),
         ("out/x.per_tok.h5", [""]),
     ]
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "x.h5.partial"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("precious")
+    work = WorkFolder(folder, SEVERAL, DIM, np.dtype("float32"))
+    for overwrite in (False, True):
+        with pytest.raises(OutputError, match=r"is in the way: it is no unfinished run \(it holds 'thesis\.txt'\)"):
+            work.begin({}, resume=False, overwrite=overwrite)
+    assert (folder / "thesis.txt").exists()

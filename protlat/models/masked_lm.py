@@ -8,7 +8,7 @@ from torch import nn
 
 from protlat.alphabet import Alphabet
 from protlat.models.config import ModelConfig
-from protlat.models.encoder import Encoder, init_module
+from protlat.models.encoder import Encoder, init_module, rounded_size
 from protlat.models.hub import PretrainedModel
 from protlat.nn.norms import build_norm
 from protlat.ops.segments import Segments
@@ -66,4 +66,8 @@ class MaskedLM(PretrainedModel):
         torch.Tensor, shape (P, V) or (T, V), float32
         """
         x = self.encoder(tokens, segments)[self.config.n_layers]
-        return self.head(x if at is None else x[at], self.encoder.embedding.weight)
+        if at is None:
+            return self.head(x, self.encoder.embedding.weight)
+        # Few sizes here too: see `round_up`.
+        missing = rounded_size(len(at)) - len(at) if at.device.type == "cpu" else 0
+        return self.head(x[F.pad(at, (0, missing))], self.encoder.embedding.weight)[: len(at)]

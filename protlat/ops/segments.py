@@ -96,6 +96,10 @@ class Segments:
             self._cache[key] = make()
         return self._cache[key]
 
+    def with_filler(self, n_tokens: int) -> Segments:
+        """These sequences and one more of `n_tokens` behind them; made once, so that its tables are kept too."""
+        return self.derive(("filler", n_tokens), lambda: Segments((*self.lengths, n_tokens), self.device))
+
     @property
     def cu_seqlens(self) -> torch.Tensor:
         """Start of each sequence and the end of the last, shape (S + 1,), int64."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -41,6 +43,16 @@ def test_a_sequence_does_not_see_its_batch_mates(rng: torch.Generator, name: str
             torch.testing.assert_close(packed, model(sequence, Segments([len(sequence)])), **EXACT)
 
 
+def poisoner(scale: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """A hook that blows up the embeddings where `scale` (T, 1) is not zero, filler rows included."""
+
+    def hook(_module: torch.nn.Module, _inputs: object, out: torch.Tensor) -> torch.Tensor:
+        whole = torch.nn.functional.pad(scale, (0, 0, 0, len(out) - len(scale)), value=float(scale.max()))
+        return out * (1 + whole) + whole
+
+    return hook
+
+
 @EVERY
 def test_poisoned_batch_mates_change_nothing(rng: torch.Generator, name: str) -> None:
     """Neither values nor gradients of one sequence react when the others' embeddings become enormous."""
@@ -51,9 +63,7 @@ def test_poisoned_batch_mates_change_nothing(rng: torch.Generator, name: str) ->
     for poison in (0.0, 1e4):
         scale = torch.full((len(tokens), 1), poison, dtype=torch.float64)
         scale[mine] = 0
-        handle = model.encoder.embedding.register_forward_hook(
-            lambda _m, _i, out, scale=scale: out * (1 + scale) + scale
-        )
+        handle = model.encoder.embedding.register_forward_hook(poisoner(scale))
         logits = model(tokens, Segments(LENGTHS))[mine]
         gradient = torch.autograd.grad(logits.square().sum(), model.encoder.blocks[0].attention.project.weight)[0]
         handle.remove()

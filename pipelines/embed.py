@@ -29,6 +29,7 @@ from protlat.inference.account import (
     unknown_text,
 )
 from protlat.inference.assemble import Output, assemble, plan_outputs
+from protlat.inference.batches import require_readable
 from protlat.inference.inputs import InputAccount, SequenceInput, partition, survey
 from protlat.inference.naming import Column, columns_of
 from protlat.inference.parts import WorkFolder, compare_identities
@@ -130,6 +131,7 @@ class _Run:
         self.toks_per_batch = config.toks_per_batch or (65_536 if self.device.type == "cuda" else 8_192)
         self.model_folder = resolve_model_folder(config.model)
         model_config, alphabet = read_model_config(self.model_folder)
+        self.model_config = model_config
         self.columns = columns_of(config.vectors, model_config.n_layers)
         self.outputs = plan_outputs(config.outputs, config.format, self.columns, config.separate)
         self.source = SequenceInput(paths, alphabet, config.policy, config.long, config.split)
@@ -176,6 +178,9 @@ class _Run:
             fingerprint = survey(self.source, account, line.advance)
         for message in account.report.warnings:
             log.warning("%s", message)
+        in_windows = max(config.long.window, config.long.threshold or 0)
+        computed = min(in_windows, account.longest) if account.n_windowed else account.longest
+        require_readable(self.model_config, computed, account.longest_name)
         identity = {
             "protlat": __version__,
             "torch": torch.__version__,

@@ -30,6 +30,7 @@ from protlat.inference.account import (
     spooled_stdin,
     unknown_text,
 )
+from protlat.inference.batches import require_readable
 from protlat.inference.heatmap import draw_heatmap, require_drawable
 from protlat.inference.inputs import InputAccount, InputSequence, SequenceInput
 from protlat.inference.masked import MaskedPredictor, MaskedQuery, pseudo_perplexity, queries_for
@@ -171,7 +172,7 @@ class _Run:
         self.config, self.skipped = config, skipped
         self.device = resolve_device(config.device)
         self.model_folder = resolve_model_folder(config.model)
-        _, self.alphabet = read_model_config(self.model_folder)
+        self.model_config, self.alphabet = read_model_config(self.model_folder)
         self.source = SequenceInput(paths, self.alphabet, config.policy, split=config.split)
         self.targets = Targets(self.alphabet, _choice(config), config.positions, config.together)
         self.account, self.tally = InputAccount(), _Tally()
@@ -217,6 +218,9 @@ class _Run:
                 f"{where}: no <mask> in any of {self.account.n_sequences:,} sequences; write <mask> into them, or use "
                 "--positions 5,10 or --all-positions"
             )
+        require_readable(self.model_config, self.account.longest, self.account.longest_name)
+        for message in self.account.report.warnings:
+            log.warning("%s", message)
         if self.config.plot is None:
             return
         if survey.n_predicted != 1:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import torch
 
 from protlat.data.packing import PackedBatch, batches_by_tokens, pack_ids
-from protlat.errors import ProtlatError
+from protlat.errors import ProtlatError, SequenceError
+
+if TYPE_CHECKING:
+    from protlat.models import ModelConfig
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +33,33 @@ def pack_rounded(pieces: Sequence[np.ndarray], pad_id: int, multiple: int, devic
     return pack_ids([*pieces, *filler]).to(device)
 
 
-def rounding_for(toks_per_batch: int) -> int:
-    """Multiple that batches are rounded up to: a sixteenth of the budget, so that little is computed in vain."""
-    return max(1, toks_per_batch // 16)
+def rounding_for(toks_per_batch: int, config: ModelConfig) -> int:
+    """Multiple that batches are rounded up to: a sixteenth of the budget, so that little is computed in vain.
+
+    Models with a table of learned positions are not rounded for: the filler could be longer than the table.
+    """
+    return max(1, toks_per_batch // 16) if max_tokens(config) is None else 1
+
+
+def max_tokens(config: ModelConfig) -> int | None:
+    """Longest sequence, <cls> and <eos> included, that a model can read; None: any."""
+    return config.positions.max_length if config.positions.kind == "learned" else None
+
+
+def require_readable(config: ModelConfig, longest: int, name: str) -> None:
+    """Check the longest sequence before anything is computed.
+
+    Raises
+    ------
+    SequenceError
+        It does not fit the model's learned positions.
+    """
+    limit = max_tokens(config)
+    if limit is not None and longest + 2 > limit:
+        raise SequenceError(
+            f"sequence {name!r} has {longest:,} residues, but this model has learned positions for at most {limit - 2:,}; "
+            "embed takes --long window, cut or skip"
+        )
 
 
 class OutOfMemoryOnOne(ProtlatError, MemoryError):

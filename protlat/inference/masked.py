@@ -92,7 +92,9 @@ class MaskedPredictor:
     def _compute(self, queries: Sequence[MaskedQuery]) -> list[np.ndarray]:
         alphabet = self.model.alphabet
         pieces = [with_specials(query.ids, alphabet) for query in queries]
-        batch = pack_rounded(pieces, alphabet.pad_id, rounding_for(self.toks_per_batch), self._device)
+        batch = pack_rounded(
+            pieces, alphabet.pad_id, rounding_for(self.toks_per_batch, self.model.config), self._device
+        )
         starts = np.cumsum([0, *(len(query.ids) + 2 for query in queries)])[:-1]
         at = np.concatenate([start + 1 + query.positions for start, query in zip(starts, queries, strict=True)])
         logits = self.model(batch.tokens, batch.segments, at=torch.from_numpy(at).to(self._device))

@@ -93,7 +93,7 @@ class Embedder:
 
     def _states(self, pieces: Sequence[np.ndarray]) -> list[dict[int, torch.Tensor]]:
         """Hidden states of each piece by layer, (len(piece), E)."""
-        multiple = rounding_for(self.toks_per_batch)
+        multiple = rounding_for(self.toks_per_batch, self.encoder.config)
         batch = pack_rounded(pieces, self.encoder.alphabet.pad_id, multiple, self._device)
         hidden = self.encoder(batch.tokens, batch.segments, layers=self._layers)
         split = {layer: states.split(batch.segments.lengths) for layer, states in hidden.items()}

@@ -272,6 +272,22 @@ def test_nothing_to_embed_and_missing_settings_are_errors(model_folder: Path, tm
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.fasta"]
 
 
+def test_a_model_with_learned_positions_tells_its_limit_first(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    settings = {"d_model": 16, "n_layers": 1, "head_dim": 8, "positions": {"kind": "learned", "max_length": 22}}
+    MaskedLM(ModelConfig.parse(settings), PROTEIN).save_pretrained(tmp_path / "model")
+    source = tmp_path / "in.fasta"
+    source.write_text(">fits\n" + "ACDEFGHIKL" * 2 + "\n>long\n" + "ACDEFGHIKL" * 5 + "\n")
+    with pytest.raises(
+        SequenceError, match=r"'long' has 50 residues, but this model has learned positions for at most 20"
+    ):
+        run(config(tmp_path / "model", source, tmp_path / "x.h5", toks_per_batch=8192))
+    window = {"long__policy": "window", "long__window": 20, "long__overlap": 5}
+    run(config(tmp_path / "model", source, tmp_path / "x.h5", toks_per_batch=8192, **window))
+    with load_embeddings(tmp_path / "x.h5") as vectors:
+        assert vectors.identifiers == ["fits", "long"]
+
+
 def test_standard_input_is_embedded_and_its_copy_removed(
     model_folder: Path, fasta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from protlat.files import atomic_path
 from .cluster_step import count_clusters, find_clusters, split_of_clusters
 from .config import PrepConfig
 from .dedup import find_duplicates, find_repeated_ids, hash_words
-from .pieces import PieceInfo, piece_path, read_piece
+from .pieces import PieceInfo, one_line, piece_path, read_piece
 from .sources import Source
 from .spill import PieceNotes
 from .windows import Windowing
@@ -193,7 +193,7 @@ class Decider:
             batch = self.read(number)
             for row in rows.tolist():
                 name, line = batch.column("id")[row].as_py(), batch.column("line")[row].as_py()
-                yield f"{self.source_path(number)}\t{line}\t{name}\trepeated identifier\n"
+                yield f"{self.source_path(number)}\t{line}\t{one_line(name)}\trepeated identifier\n"
 
     def source_path(self, number: int) -> str:
         """Path of the file that a piece came from."""
@@ -214,6 +214,6 @@ class Decider:
                     rows.tolist(), kept_ids.to_pylist(), kept_ranks.to_pylist(), strict=True
                 ):
                     handle.write(
-                        f"{self.source_path(number)}\t{lines[row].as_py()}\t{ids[row].as_py()}\t{kept}\t"
+                        f"{self.source_path(number)}\t{lines[row].as_py()}\t{one_line(ids[row].as_py())}\t{one_line(kept)}\t"
                         f"{_RANK_NAMES[rank]}\t{_RANK_NAMES[kept_rank]}\n"
                     )

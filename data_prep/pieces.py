@@ -114,7 +114,7 @@ class PieceMaker:
         temporary.write_bytes(data)
         temporary.replace(path)
         skipped = "".join(
-            f"{row.file}\t{row.line_1based}\t{_one_line(row.identifier)}\t{_one_line(row.reason)}\n"
+            f"{row.file}\t{row.line_1based}\t{one_line(row.identifier)}\t{one_line(row.reason)}\n"
             for row in report.skipped
         )
         if skipped:
@@ -246,7 +246,8 @@ def _kept(tags: list[str], keep: np.ndarray) -> list[str]:
     return [tag for tag, kept in zip(tags, keep.tolist(), strict=True) if kept] if tags else tags
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Text for a cell of a tab-separated table."""
     return text.replace("\t", " ").replace("\n", " ").replace("\r", " ")
 
 

@@ -62,12 +62,14 @@ def is_finished(output: Path, config: PrepConfig, alphabet: Alphabet, sources: l
         changed = sorted(k for k, v in config.deciding().items() if manifest.parameters.get(k) != v)
         detail = f" (differs in {', '.join(changed)})" if changed else ""
         raise OutputError(f"{output}: holds shards of another prep command{detail}; {advice}")
-    for source, info in zip(sources, manifest.sources, strict=False):
+    if [source.path for source in sources] != [info.path for info in manifest.sources]:
+        raise OutputError(f"{output}: was made from other files than these patterns match now; {advice}")
+    for source, info in zip(sources, manifest.sources, strict=True):
         if source.path == "-":
             raise OutputError(f"{output}: holds finished shards; standard input cannot be compared with them; {advice}")
         if os.path.getsize(source.path) != info.size_bytes or sha256_file(source.path) != info.sha256:
             raise OutputError(f"{output}: was made from another {source.path}, which has changed since; {advice}")
-    return [source.path for source in sources] == [info.path for info in manifest.sources]
+    return True
 
 
 def open_work(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from protlat.alphabet import Alphabet
 from protlat.data.records import SequenceReport
+from protlat.errors import ProtlatError
 
 from .config import PrepConfig
 from .pieces import PieceInfo, PieceMaker
@@ -34,7 +38,16 @@ def choose_workers(config: PrepConfig, size_bytes: int) -> int:
 
 def _start(config: PrepConfig, alphabet: Alphabet, folder: Path) -> None:
     global _maker
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _maker = PieceMaker(config, alphabet, folder)
+
+
+def _end_with_parent() -> None:
+    """Leave when the main process is gone: one that was killed cannot tell its workers."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _run(work: Work) -> PieceInfo:
@@ -58,6 +71,8 @@ def make_pieces(
     ------
     SequenceError
         From the first block, in input order, that breaks a policy.
+    ProtlatError
+        A worker was killed.
     """
     if n_workers <= 1:
         maker = PieceMaker(config, alphabet, folder)
@@ -75,6 +90,10 @@ def make_pieces(
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
+        except BrokenProcessPool:
+            raise ProtlatError(
+                "a worker process was killed from outside, probably for lack of memory; the same command with fewer --workers goes on"
+            ) from None
         finally:
             for future in pending:
                 future.cancel()

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from protlat.data_prep import workers
 from protlat.data_prep.config import PrepConfig
 from protlat.data_prep.flow import run
 
-from protlat.errors import OutputError, SequenceError
-from tests.data_prep.helpers import folder_bytes, random_fasta
+from protlat.data.shards import ShardReader
+from protlat.errors import OutputError, ProtlatError, SequenceError
+from tests.data_prep.helpers import die, folder_bytes, random_fasta
 
 SMALL = ["--set", "block_bytes=1500", "--set", "shard_tokens=4000", "--set", "bucket_rows=100"]
 
@@ -121,6 +123,38 @@ def test_a_stopped_publication_is_finished(tmp_path: Path, monkeypatch: pytest.M
 def config(source: Path, output: Path, **more: object) -> PrepConfig:
     values = {"inputs": [str(source)], "output": str(output), "block_bytes": 1500, "shard_tokens": 4000}
     return PrepConfig.parse(values | more)
+
+
+def test_killed_prep_leaves_no_workers(tmp_path: Path) -> None:
+    psutil = pytest.importorskip("psutil")
+    source, output = random_fasta(tmp_path / "in.fasta", 3000), tmp_path / "out"
+    arguments = [*command(source, output), "--workers", "2"]
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and len(list(output.glob(".prep/pieces/*.json"))) < 5:
+        time.sleep(0.001)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 2
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+    subprocess.run(arguments, check=True, capture_output=True)
+    assert len(ShardReader(output, "train")) > 0
+
+
+def test_a_worker_that_is_killed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = random_fasta(tmp_path / "in.fasta", 50)
+    monkeypatch.setattr(workers, "_run", die)
+    with pytest.raises(ProtlatError, match="a worker process was killed from outside"):
+        run(config(source, tmp_path / "out", workers=2))
+
+
+def test_files_that_a_pattern_matches_anew_are_refused(tmp_path: Path) -> None:
+    random_fasta(tmp_path / "a.fasta", 20)
+    run(config(tmp_path / "*.fasta", tmp_path / "out"))
+    random_fasta(tmp_path / "b.fasta", 20, seed=1)
+    with pytest.raises(OutputError, match="was made from other files"):
+        run(config(tmp_path / "*.fasta", tmp_path / "out"))
 
 
 def test_workers_do_not_change_a_byte(tmp_path: Path) -> None:

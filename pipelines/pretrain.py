@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import platform
-import shutil
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pydantic import Field
 
-from protlat import __version__
 from protlat.alphabet import Alphabet
 from protlat.config import Config, parse_scalar, read_yaml, set_dotted
 from protlat.data.batching import BatchingConfig, BatchPlan
 from protlat.data.dataset import MaskedDataset
 from protlat.data.masking import Masker, MaskingConfig
+from protlat.data.random_streams import Purpose, stream
 from protlat.data.shards import MANIFEST_NAME, ShardReader, read_manifest
-from protlat.errors import CheckpointError, ConfigError, OutputError, ShardError
-from protlat.files import require_disk_space, sha256_file, write_json, write_text
+from protlat.errors import CheckpointError, ConfigError, ShardError
+from protlat.files import require_disk_space, sha256_file
 from protlat.models import MaskedLM, ModelConfig, load_preset, read_model_config, resolve_model_folder
 from protlat.training.checkpoint import Checkpoint, CheckpointConfig, CheckpointStore, checkpoint_bytes
-from protlat.training.describe import CONFIG_FILE, RUN_FILE, is_run_folder
+from protlat.training.describe import CONFIG_FILE
 from protlat.training.engine import (
     EngineConfig,
     Process,
@@ -39,13 +34,15 @@ from protlat.training.engine import (
 )
 from protlat.training.evaluation import EvaluationConfig, Validator
 from protlat.training.loop import GuardConfig, LimitsConfig, Loop, Parts, RunState, Settings, is_finished
-from protlat.training.metrics import METRICS_FILE, MetricsLog, read_metrics
+from protlat.training.metrics import MetricsLog
 from protlat.training.optim import OptimConfig, ScheduleConfig, make_optimizer
-from protlat.training.report import loss_curve, model_card
-from protlat.training.state import gather_weights, restore_state
+from protlat.training.run_folder import RunFolder
+from protlat.training.state import restore_state
 
+from .pretrain_end import account_of, write_model
+
+T = TypeVar("T")
 log = logging.getLogger(__name__)
-_PACKAGES = ("torch", "deepspeed", "numpy", "pyarrow", "safetensors", "pydantic")
 # Settings that a resumed run cannot change without becoming another run.
 _FIXED = ("model", "warm_start", "seed", "masking", "batching")
 _LOG_BYTES = 64 << 20
@@ -159,26 +156,16 @@ def run(config: PretrainConfig, output: str | Path, resume: bool = False, overwr
         return _run(config, Path(output), resume, overwrite)
 
 
-def _run(config: PretrainConfig, folder: Path, resume: bool, overwrite: bool) -> Result:
+def _run(config: PretrainConfig, path: Path, resume: bool, overwrite: bool) -> Result:
+    folder = RunFolder(path)
     train = _open_split(config.shards, "train")
     valid = _open_validation(config.shards)
     if not resume:
         _check_alphabet(config, train.alphabet)
     process = start_process(config.engine)
-    error: Exception | None = None
-    checkpoint: Checkpoint | None = None
-    store = CheckpointStore(folder / "checkpoints", config.checkpoints.keep)
-    try:
-        if process.is_first:
-            _prepare_folder(folder, config, resume, overwrite)
-        if resume:
-            checkpoint = store.newest()
-            if process.is_first:
-                store.clear_unfinished()
-    except Exception as problem:  # told to every rank below, so that none waits
-        error = problem
-    process.raise_together(error)
-
+    ds_config = deepspeed_dict(config.engine, process.dtype, process.world_size)
+    store = CheckpointStore(path / "checkpoints", config.checkpoints.keep)
+    checkpoint = _together(process, lambda: _prepare(folder, store, config, process, resume, overwrite))
     dataset = MaskedDataset(
         train, train.alphabet, Masker(config.masking, train.alphabet), config.batching.crop_length, config.seed
     )
@@ -188,23 +175,14 @@ def _run(config: PretrainConfig, folder: Path, resume: bool, overwrite: bool) ->
     model = _make_model(config, train.alphabet, checkpoint)
     n_parameters = model.n_parameters()
     if process.is_first:
-        n_checkpoints = config.checkpoints.keep + 1
-        needed = n_checkpoints * checkpoint_bytes(n_parameters) + 4 * n_parameters + _LOG_BYTES
-        _announce(config, process, train, dataset, n_parameters, limits)
-        error = None
-        try:
-            require_disk_space(folder, needed, f"a run with {config.checkpoints.keep} checkpoints")
-            _write_start(folder, config, process, train)
-        except OutputError as problem:
-            error = problem
-    process.raise_together(error)
-    ds_config = deepspeed_dict(config.engine, process.dtype, process.world_size)
+        _announce(process, dataset, n_parameters, limits)
+    _together(process, lambda: _write_start(folder, config, process, train, n_parameters, ds_config))
     engine = build_engine(model, make_optimizer(model, config.optim), ds_config)
     _seed_dropout(config.seed, process.rank)
     if checkpoint is not None:
         _restore(engine, checkpoint, process)
-    validator, floors = _make_validator(config, train, valid, process, folder)
-    metrics = MetricsLog(folder, state.step, is_finished(limits, state)) if process.is_first else None
+    validator, floors = _make_validator(config, train, valid, process, path)
+    metrics = MetricsLog(path, state.step, is_finished(limits, state)) if process.is_first else None
     settings = Settings(
         config.optim.lr,
         config.schedule,
@@ -215,8 +193,7 @@ def _run(config: PretrainConfig, folder: Path, resume: bool, overwrite: bool) ->
         config.evaluation,
         config.guard,
     )
-    parts = Parts(process, engine, dataset, plan, validator, floors, store, metrics)
-    loop = Loop(parts, settings, state)
+    loop = Loop(Parts(process, engine, dataset, plan, validator, floors, store, metrics), settings, state)
     _set_state(folder, process, "running, or killed before it could say so")
     try:
         loop.run()
@@ -229,14 +206,72 @@ def _run(config: PretrainConfig, folder: Path, resume: bool, overwrite: bool) ->
     if loop.stopped_by is not None:
         _set_state(folder, process, f"stopped by {loop.stopped_by.name}; resume with --resume")
     else:
-        _write_model(folder, config, parts, loop, train, ds_config)
+        write_model(folder, MaskedLM(config.model, train.alphabet), loop, config.to_yaml())
         _set_state(folder, process, "finished")
-    return Result(
-        folder,
-        state.step,
-        None if loop.stopped_by is None else int(loop.stopped_by),
-        _account(folder, loop, dataset, n_parameters),
-    )
+    stopped_by = None if loop.stopped_by is None else int(loop.stopped_by)
+    return Result(path, state.step, stopped_by, account_of(folder, loop, n_parameters))
+
+
+def _together(process: Process, work: Callable[[], T]) -> T:
+    """Do something that may fail on one rank only, so that the others do not wait for it."""
+    result: T | None = None
+    error: Exception | None = None
+    try:
+        result = work()
+    except Exception as problem:  # raised again, here or on the rank that has it
+        error = problem
+    process.raise_together(error)
+    return cast(T, result)
+
+
+def _prepare(
+    folder: RunFolder, store: CheckpointStore, config: PretrainConfig, process: Process, resume: bool, overwrite: bool
+) -> Checkpoint | None:
+    """Claim the folder; with `resume`, find the checkpoint to go on from."""
+    if process.is_first:
+        folder.prepare(resume, overwrite)
+    if not resume:
+        return None
+    if process.is_first:
+        store.clear_unfinished()
+        folder.check_resumed(config.to_plain(), _FIXED, sha256_file(Path(config.shards) / MANIFEST_NAME))
+    if not store.all():
+        log.warning("%s: the run was stopped before its first checkpoint; it begins anew", folder.path)
+        return None
+    return store.newest()
+
+
+def _write_start(
+    folder: RunFolder,
+    config: PretrainConfig,
+    process: Process,
+    train: ShardReader,
+    n_parameters: int,
+    ds_config: dict[str, Any],
+) -> None:
+    if not process.is_first:
+        return
+    n_checkpoints = config.checkpoints.keep + 1  # a new one is written before the oldest goes
+    needed = n_checkpoints * checkpoint_bytes(n_parameters) + 4 * n_parameters + _LOG_BYTES
+    require_disk_space(folder.path, needed, f"a run with {config.checkpoints.keep} checkpoints")
+    data = {
+        "shards": config.shards,
+        "manifest_sha256": sha256_file(Path(config.shards) / MANIFEST_NAME),
+        "n_sequences": len(train),
+        "n_residues": int(train.lengths.sum()),
+        "tags": train.manifest.splits["train"].tags,
+    }
+    session = {
+        "world_size": process.world_size,
+        "device": str(process.device),
+        "dtype": str(process.dtype).removeprefix("torch."),
+    }
+    folder.write_start(config.to_commented_yaml(), ds_config, data, session)
+
+
+def _set_state(folder: RunFolder, process: Process, state: str) -> None:
+    if process.is_first:
+        folder.set_state(state)
 
 
 def _open_split(folder: str, split: str) -> ShardReader:
@@ -265,44 +300,6 @@ def _check_alphabet(config: PretrainConfig, alphabet: Alphabet) -> None:
         )
     if model_config != config.model:
         raise ConfigError(f"{config.warm_start}: its architecture differs from the settings under model")
-
-
-def _prepare_folder(folder: Path, config: PretrainConfig, resume: bool, overwrite: bool) -> None:
-    if resume:
-        if not is_run_folder(folder):
-            raise CheckpointError(f"{folder}: there is no run here to resume")
-        _check_resumed(folder, config)
-        return
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder}: is a file; give a folder for the run")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not is_run_folder(folder):
-            raise OutputError(f"{folder}: holds other files; give an empty or a new folder")
-        if not overwrite:
-            raise OutputError(
-                f"{folder}: already holds a run; use --resume to go on with it, or --overwrite to delete it"
-            )
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-
-
-def _check_resumed(folder: Path, config: PretrainConfig) -> None:
-    before, now = PretrainConfig.load(folder / CONFIG_FILE).to_plain(), config.to_plain()
-    for key in _FIXED:
-        if before[key] != now[key] and not (
-            key == "shards" and Path(before[key]).resolve() == Path(now[key]).resolve()
-        ):
-            raise ConfigError(f"{folder}: {key} differs from the run's {CONFIG_FILE}; a resumed run cannot change it")
-    for key, value in now.items():
-        if value != before[key]:
-            log.warning("resume: %s differs from the run's %s: %s, now %s", key, CONFIG_FILE, before[key], value)
-    data = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))["data"]
-    found = read_manifest(config.shards)
-    if data["manifest_sha256"] != sha256_file(Path(config.shards) / MANIFEST_NAME):
-        raise ShardError(
-            f"{config.shards}: these are not the shards that the run was started on "
-            f"({found.splits['train'].n_sequences:,} training sequences here, {data['n_sequences']:,} there)"
-        )
 
 
 def resolve_limits(limits: LimitsConfig, plan: BatchPlan, batches_per_step: int) -> LimitsConfig:
@@ -362,8 +359,6 @@ def _restore(engine: Any, checkpoint: Checkpoint, process: Process) -> None:
 def _seed_dropout(seed: int, rank: int) -> None:
     import torch
 
-    from protlat.data.random_streams import Purpose, stream
-
     torch.manual_seed(int(stream(seed, Purpose.DROPOUT, index=rank).integers(2**63 - 1)))
 
 
@@ -374,146 +369,27 @@ def _make_validator(
         return None, None
     batching = config.batching
     validator = Validator(valid, config.masking, config.evaluation, batching.tokens_per_batch, batching.crop_length)
-    floors, error = None, None
-    if process.is_first:
-        try:
-            floors = validator.floors(train, train.alphabet, config.masking, config.evaluation, folder)
-        except Exception as problem:  # told to every rank below
-            error = problem
-    process.raise_together(error)
-    return validator, floors
+
+    def score_floors() -> dict[str, Any] | None:
+        if not process.is_first:
+            return None
+        return validator.floors(train, train.alphabet, config.masking, config.evaluation, folder)
+
+    return validator, _together(process, score_floors)
 
 
-def _announce(
-    config: PretrainConfig,
-    process: Process,
-    train: ShardReader,
-    dataset: MaskedDataset,
-    n_parameters: int,
-    limits: LimitsConfig,
-) -> None:
+def _announce(process: Process, dataset: MaskedDataset, n_parameters: int, limits: LimitsConfig) -> None:
     bounds = {name: value for name, value in limits.to_plain().items() if value is not None}
     log.info(
         "%s parameters on %s, %s, %d process(es); %s sequences, %s tokens an epoch; until %s",
         f"{n_parameters:,}", process.device, str(process.dtype).removeprefix("torch."), process.world_size,
-        f"{len(train):,}", f"{int(dataset.lengths.sum()):,}", ", ".join(f"{k} {v:,}" for k, v in bounds.items()),
+        f"{len(dataset):,}", f"{int(dataset.lengths.sum()):,}", ", ".join(f"{k} {v:,}" for k, v in bounds.items()),
     )  # fmt: skip
     if dataset.n_cropped:
         log.info(
             "%d sequences are longer than %d tokens: each epoch reads another random crop of them",
             dataset.n_cropped, dataset.max_length,
         )  # fmt: skip
-
-
-def versions() -> dict[str, str]:
-    """Versions of what a run's numbers depend on."""
-    found = {"protlat": __version__, "python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
-
-
-def command_line() -> str:
-    """How this process was started."""
-    import shlex
-
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-
-
-def _write_start(folder: Path, config: PretrainConfig, process: Process, train: ShardReader) -> None:
-    path = folder / RUN_FILE
-    facts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"sessions": []}
-    facts["data"] = {
-        "shards": config.shards,
-        "manifest_sha256": sha256_file(Path(config.shards) / MANIFEST_NAME),
-        "n_sequences": len(train),
-        "n_residues": int(train.lengths.sum()),
-        "tags": train.manifest.splits["train"].tags,
-    }
-    facts["versions"] = versions()
-    facts["sessions"].append(
-        {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "command": command_line(),
-            "host": platform.node(),
-            "world_size": process.world_size,
-            "device": str(process.device),
-            "dtype": str(process.dtype).removeprefix("torch."),
-        }
-    )
-    # config.yaml last: with it the folder counts as a run.
-    write_json(path, facts)
-    write_json(folder / "deepspeed.json", deepspeed_dict(config.engine, process.dtype, process.world_size))
-    write_text(folder / CONFIG_FILE, config.to_commented_yaml())
-
-
-def _set_state(folder: Path, process: Process, state: str) -> None:
-    if process.is_first:
-        facts = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-        write_json(folder / RUN_FILE, {**facts, "state": state})
-
-
-def _write_model(
-    folder: Path, config: PretrainConfig, parts: Parts, loop: Loop, train: ShardReader, ds_config: dict[str, Any]
-) -> None:
-    process, state = parts.process, loop.state
-    weights = gather_weights(parts.engine, process.is_first)
-    if not process.is_first:
-        return
-    model = MaskedLM(config.model, train.alphabet)
-    model.load_state_dict(weights, strict=False)
-    run_facts = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-    n_batches = parts.plan.n_batches(state.position.epoch)
-    facts = {
-        "name": folder.resolve().name,
-        "n_parameters": model.n_parameters(),
-        "weights_bytes": 4 * model.n_parameters(),
-        **run_facts["data"],
-        "versions": run_facts["versions"],
-        "command": command_line(),
-        "step": state.step,
-        "n_tokens": state.n_tokens,
-        "epochs": state.position.epoch + state.position.batch / n_batches,
-        "elapsed_s": state.elapsed_s,
-        "world_size": process.world_size,
-        "dtype": str(process.dtype).removeprefix("torch."),
-        "config_yaml": config.to_yaml(),
-    }
-    floors = None if parts.floors is None else parts.floors["whole"]
-    model.save_pretrained(folder / "model", model_card(facts, loop.final_scores, floors))
-    loss_curve(folder / "loss_curve.png", read_metrics(folder / METRICS_FILE))
-
-
-def _account(folder: Path, loop: Loop, dataset: MaskedDataset, n_parameters: int) -> dict[str, Any]:
-    from protlat.files import format_bytes
-    from protlat.reporting import format_seconds, peak_memory_bytes
-
-    state, scores = loop.state, loop.final_scores
-    account: dict[str, Any] = {
-        "steps": state.step,
-        "tokens": state.n_tokens,
-        "masked residues": state.n_masked,
-        "sequences an epoch": len(dataset),
-        "of them cropped": dataset.n_cropped,
-        "parameters": n_parameters,
-    }
-    if scores is not None and scores["perplexity"] is not None:
-        account["validation perplexity"] = f"{scores['perplexity']:.3f}"
-        account["validation accuracy"] = f"{100 * scores['accuracy']:.2f} %"
-        if "floor_trigram" in scores:
-            account["floors (frequencies, trigram)"] = (
-                f"{scores['floor_frequencies']:.3f}, {scores['floor_trigram']:.3f}"
-            )
-    account["time"] = format_seconds(state.elapsed_s)
-    account["peak memory"] = format_bytes(peak_memory_bytes())
-    account["run folder"] = str(folder)
-    if loop.stopped_by is None:
-        account["model"] = str(folder / "model")
-        account["loss curve"] = str(folder / "loss_curve.png")
-    return account
 
 
 if __name__ == "__main__":

@@ -209,7 +209,8 @@ class Loop:
             engine.step()
         reported = engine.get_global_grad_norm()
         norm = float(reported) if reported is not None else plain_norm
-        if not math.isfinite(norm):
+        # DeepSpeed reports -1 where a gradient is not a number.
+        if not math.isfinite(norm) or norm < 0:
             raise TrainingError(
                 f"step {state.step + 1}: the gradient norm is {norm} though the loss is {loss:.4f}; {self._advice(saved=False)}"
             )

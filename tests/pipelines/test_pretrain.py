@@ -127,6 +127,9 @@ def test_a_run_folder_is_not_overwritten_unless_asked(config: Config, tmp_path: 
         run(settings, tmp_path / "other", overwrite=True)
     with pytest.raises(CheckpointError, match="no run here to resume"):
         run(settings, tmp_path / "none", resume=True)
+    assert run(settings, folder, resume=True).step == 1
+    shutil.rmtree(folder / "checkpoints")
+    assert run(settings, folder, resume=True).step == 1
     with pytest.raises(ConfigError, match="seed differs"):
         run(settings.model_copy(update={"seed": 5}), folder, resume=True)
 

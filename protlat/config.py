@@ -121,7 +121,7 @@ def set_dotted(values: dict[str, Any], key: str, value: Any) -> None:
         if isinstance(here, list):
             here = here[_list_index(here, part, key)]
         else:
-            if not isinstance(here.get(part), dict | list):
+            if here.get(part) is None:
                 here[part] = {}
             here = here[part]
         if not isinstance(here, dict | list):

@@ -108,6 +108,23 @@ def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_state(
     assert run(config("evaluation.floors=false"), tmp_path / "run", resume=True).step == 8
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gradient_that_is_no_number_stops_the_run(
+    dtype: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = torch.nn.functional.cross_entropy, [0]
+
+    def cross_entropy(logits: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = real(logits, *args, **kwargs)
+        calls[0] += kwargs["reduction"] == "sum"
+        # The root of 0 adds nothing to the loss, but its slope is infinite.
+        return loss + (logits * 0).sum().sqrt() if calls[0] == 5 and kwargs["reduction"] == "sum" else loss
+
+    monkeypatch.setattr(loop_module.F, "cross_entropy", cross_entropy)
+    with pytest.raises(TrainingError, match=r"step 5: the gradient norm is .* though the loss is .*step-0000000003"):
+        run(config("evaluation.floors=false", engine__dtype=dtype), tmp_path / "run")
+
+
 def test_exploding_gradient_stops_the_run(config: Config, tmp_path: Path) -> None:
     settings = config("guard.max_grad_norm=1e-6", "guard.patience=4", "evaluation.floors=false")
     with pytest.raises(TrainingError, match=r"step 4: exploding gradient: .*for 4 steps.*step-0000000003"):

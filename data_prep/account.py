@@ -76,8 +76,8 @@ def summarize(manifest: Manifest, output: Path, elapsed_s: float) -> None:
     account = manifest.account
     rows: dict[str, Any] = {"records read": account["records_read"]}
     for name, split in manifest.splits.items():
-        unit = "sequences" if manifest.fixed_length is None else "rows"
-        rows[f"{name} written"] = f"{split.n_sequences:,} {unit}, {split.n_tokens:,} tokens"
+        row_name = "sequences" if manifest.fixed_length is None else "rows"
+        rows[f"{name} written"] = f"{split.n_sequences:,} {row_name}, {split.n_tokens:,} tokens"
     rows["cut"] = account["records_cut"]
     rows["in windows"] = account["records_windowed"]
     rows["skipped"] = _with_parts(account["records_skipped"], account["skipped_by_reason"])
@@ -86,7 +86,8 @@ def summarize(manifest: Manifest, output: Path, elapsed_s: float) -> None:
     if len(manifest.splits) > 1:
         rows["duplicates across splits"] = account["duplicates_across_splits"]
     rows["repeated identifiers"] = account["repeated_identifiers"]
-    rows["unknown residues"] = _with_parts(sum(account["unknown_residues"].values()), account["unknown_residues"])
+    if manifest.alphabet["name"] == "protein":
+        rows["unknown residues"] = _with_parts(sum(account["unknown_residues"].values()), account["unknown_residues"])
     rows |= account["changes"]
     for name, leak in manifest.leaks.get("splits", {}).items():
         rows[f"{name} near train"] = (
@@ -94,9 +95,9 @@ def summarize(manifest: Manifest, output: Path, elapsed_s: float) -> None:
         )
     for number, warning in enumerate(manifest.warnings):
         rows["warning" if not number else f"warning {number + 1}"] = warning
-    rows["speed"] = (
-        f"{format_count(account['residues_read'] / max(elapsed_s, 1e-9))} residues/s, {format_seconds(elapsed_s)}"
-    )
+    unit = "residues" if manifest.alphabet["name"] == "protein" else "bytes"
+    rate = format_count(account["residues_read"] / max(elapsed_s, 1e-9))
+    rows["speed"] = f"{rate} {unit}/s, {format_seconds(elapsed_s)}"
     rows["peak memory, main process"] = format_bytes(peak_memory_bytes())
     rows["shards"] = str(output)
     print_summary("protlat prep", rows)

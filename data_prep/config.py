@@ -21,9 +21,9 @@ class SplitConfig(Config):
     """Files whose records are the validation split."""
     test: tuple[str, ...] = ()
     """Files whose records are the test split."""
-    valid_fraction: float = Field(0.0, ge=0, lt=1)
+    valid_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Share of clusters that go to valid, by a stable hash; 0 to 1."""
-    test_fraction: float = Field(0.0, ge=0, lt=1)
+    test_fraction: float = Field(default=0.0, ge=0, lt=1)
     """Share of clusters that go to test, by a stable hash; 0 to 1."""
     seed: int = 0
     """Salt of the hash: another seed gives another split."""
@@ -31,11 +31,11 @@ class SplitConfig(Config):
     """Table of clusters: columns id and cluster by name, or MMseqs2's two columns (cluster, member) without a header."""
     cluster_method: Literal["auto", "table", "mmseqs", "minhash", "none"] = "auto"
     """Where clusters come from when fractions are asked for; auto: the table, else MMseqs2 when installed, else MinHash."""
-    identity: float = Field(0.5, gt=0, le=1)
+    identity: float = Field(default=0.5, gt=0, le=1)
     """Least sequence identity within an MMseqs2 cluster."""
-    coverage: float = Field(0.8, gt=0, le=1)
+    coverage: float = Field(default=0.8, gt=0, le=1)
     """Least share of both sequences that an MMseqs2 alignment covers."""
-    similarity: float = Field(0.15, gt=0, lt=1)
+    similarity: float = Field(default=0.15, gt=0, lt=1)
     """Least Jaccard similarity of 4-mers that links two sequences by MinHash; 0.15 is about 70 % identity."""
 
     @model_validator(mode="after")
@@ -70,15 +70,15 @@ class PrepConfig(Config):
     """Key that holds the identifier in .jsonl files; file name and line without it."""
     policy: SequencePolicy = SequencePolicy()
     """Letters that are no plain residues."""
-    min_length: int = Field(1, ge=1)
+    min_length: int = Field(default=1, ge=1)
     """Shorter records are left out; tokens."""
-    max_length: int | None = Field(None, ge=1)
+    max_length: int | None = Field(default=None, ge=1)
     """What is longer is treated as `long` says; tokens."""
     long: Literal["skip", "window", "cut", "error"] = "skip"
     """Records over max_length: skip (leave out, reported), window (pieces that overlap), cut (keep the start), error (stop)."""
-    fixed_length: int | None = Field(None, ge=2)
+    fixed_length: int | None = Field(default=None, ge=2)
     """Make every row this many tokens: long records become windows, short ones are padded."""
-    overlap: int = Field(0, ge=0)
+    overlap: int = Field(default=0, ge=0)
     """Tokens that neighbouring windows share."""
     duplicates: Literal["drop", "keep"] = "drop"
     """Equal sequences: drop (the first stays; test before valid before train) or keep."""
@@ -90,15 +90,15 @@ class PrepConfig(Config):
     """Tags to leave out."""
     split: SplitConfig = SplitConfig()
     """Train, valid and test."""
-    leak_sample: int = Field(2000, ge=0)
+    leak_sample: int = Field(default=2000, ge=0)
     """Sequences of valid and of test that are compared with train for the leak report; 0 leaves the report out."""
-    shard_tokens: int = Field(1 << 26, ge=1)
+    shard_tokens: int = Field(default=1 << 26, ge=1)
     """Tokens of one shard file, about."""
-    block_bytes: int = Field(1 << 22, ge=16)
+    block_bytes: int = Field(default=1 << 22, ge=16)
     """Bytes read at once; memory grows with it and with the workers."""
-    bucket_rows: int = Field(2_000_000, ge=1)
+    bucket_rows: int = Field(default=2_000_000, ge=1)
     """Records compared at once when looking for duplicates; above this they are spilled to disk by hash prefix."""
-    workers: int = Field(0, ge=0)
+    workers: int = Field(default=0, ge=0)
     """Processes; 0: one per core for large inputs. Does not change the result."""
 
     @model_validator(mode="after")

@@ -95,7 +95,8 @@ def codes_of(values: np.ndarray, k: int) -> np.ndarray:
 def _sampled_words(output: Path, info: SplitInfo, k: int, n_sample: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Different words of evenly spaced sequences, the number of the sequence each stands in, and how many these are."""
     chosen = np.unique(np.linspace(0, info.n_sequences - 1, min(n_sample, info.n_sequences)).astype(np.int64))
-    codes, owners = [], []
+    codes: list[np.ndarray] = []
+    owners: list[np.ndarray] = []
     first = 0
     for values, offsets, lengths in token_batches(output, info):
         for row in (chosen[(chosen >= first) & (chosen < first + len(lengths))] - first).tolist():

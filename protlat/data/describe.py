@@ -39,6 +39,7 @@ def describe_shards(folder: str | Path) -> dict[str, Any]:
         }
     account = dict(manifest.account)
     changes = account.pop("changes", {})
+    account = {name.replace("_", " "): value for name, value in account.items()}
     described |= {"account": account, "changes": changes, "policies": policies, "clusters": manifest.clusters}
     described["leaks"] = manifest.leaks or "not compared: needs train and another split"
     if manifest.warnings:

@@ -41,8 +41,8 @@ def _code_table() -> bytes:
     for letter in STANDARD_RESIDUES + "X" + KEPT_LETTERS:
         table[ord(letter)] = PROTEIN.ids[letter]
     table[ord("J")] = _J
-    for letter in range(ord("A"), ord("Z") + 1):
-        table[letter + 32] = _LOWER | table[letter]
+    for upper in range(ord("A"), ord("Z") + 1):
+        table[upper + 32] = _LOWER | table[upper]
     for letters, code in (("*", _STOP), ("-.", _GAP), (" \t\v\f", _BLANK), ("0123456789", _DIGIT)):
         for letter in letters:
             table[ord(letter)] = code

@@ -300,7 +300,7 @@ class ShardReader:
         return list(self.manifest.tags)
 
     def _column(self, name: str, dtype: type) -> np.ndarray:
-        parts = [np.asarray(as_numpy(batch.column(name)), dtype) for batch in self._batches]
+        parts: list[np.ndarray] = [as_numpy(batch.column(name)).astype(dtype) for batch in self._batches]
         return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
     @cached_property

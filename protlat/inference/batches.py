@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import numpy as np
 import torch
 
-from protlat.data.packing import PackedBatch, batches_by_tokens, pack_ids
+from protlat.data.packing import batches_by_tokens
 from protlat.errors import ProtlatError, SequenceError
 
 if TYPE_CHECKING:
@@ -19,26 +18,6 @@ log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-def pack_rounded(pieces: Sequence[np.ndarray], pad_id: int, multiple: int, device: torch.device) -> PackedBatch:
-    """Pack sequences, followed on a CPU by a sequence of padding that rounds the tokens up to a multiple.
-
-    oneDNN, which multiplies bfloat16 on CPUs, keeps a kernel of about a megabyte for every new shape of a product, up to
-    1024 of them: few sizes of batch keep memory low. The filler is a sequence of its own, so it changes no other's
-    numbers; callers ignore its rows, which come last.
-    """
-    missing = -sum(len(piece) for piece in pieces) % multiple if device.type == "cpu" else 0
-    filler = [np.full(missing, pad_id, pieces[0].dtype)] if missing else []
-    return pack_ids([*pieces, *filler]).to(device)
-
-
-def rounding_for(toks_per_batch: int, config: ModelConfig) -> int:
-    """Multiple that batches are rounded up to: a sixteenth of the budget, so that little is computed in vain.
-
-    Models with a table of learned positions are not rounded for: the filler could be longer than the table.
-    """
-    return max(1, toks_per_batch // 16) if max_tokens(config) is None else 1
 
 
 def max_tokens(config: ModelConfig) -> int | None:

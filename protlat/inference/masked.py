@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from protlat.data.packing import with_specials
+from protlat.data.packing import pack_ids, with_specials
 from protlat.errors import ConfigError, SequenceError
-from protlat.inference.batches import BatchRunner, pack_rounded, rounding_for
+from protlat.inference.batches import BatchRunner
 
 if TYPE_CHECKING:
     from protlat.models import MaskedLM
@@ -90,11 +90,7 @@ class MaskedPredictor:
             yield index, values
 
     def _compute(self, queries: Sequence[MaskedQuery]) -> list[np.ndarray]:
-        alphabet = self.model.alphabet
-        pieces = [with_specials(query.ids, alphabet) for query in queries]
-        batch = pack_rounded(
-            pieces, alphabet.pad_id, rounding_for(self.toks_per_batch, self.model.config), self._device
-        )
+        batch = pack_ids([with_specials(query.ids, self.model.alphabet) for query in queries]).to(self._device)
         starts = np.cumsum([0, *(len(query.ids) + 2 for query in queries)])[:-1]
         at = np.concatenate([start + 1 + query.positions for start, query in zip(starts, queries, strict=True)])
         logits = self.model(batch.tokens, batch.segments, at=torch.from_numpy(at).to(self._device))

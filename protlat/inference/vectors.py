@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from protlat.data.packing import with_specials
+from protlat.data.packing import pack_ids, with_specials
 from protlat.errors import SequenceError
-from protlat.inference.batches import BatchRunner, pack_rounded, rounding_for
+from protlat.inference.batches import BatchRunner
 from protlat.inference.naming import Column
 from protlat.inference.settings import LongConfig
 from protlat.inference.windows import blend_weights, window_spans
@@ -93,8 +93,7 @@ class Embedder:
 
     def _states(self, pieces: Sequence[np.ndarray]) -> list[dict[int, torch.Tensor]]:
         """Hidden states of each piece by layer, (len(piece), E)."""
-        multiple = rounding_for(self.toks_per_batch, self.encoder.config)
-        batch = pack_rounded(pieces, self.encoder.alphabet.pad_id, multiple, self._device)
+        batch = pack_ids(pieces).to(self._device)
         hidden = self.encoder(batch.tokens, batch.segments, layers=self._layers)
         split = {layer: states.split(batch.segments.lengths) for layer, states in hidden.items()}
         return [{layer: states[i] for layer, states in split.items()} for i in range(len(pieces))]

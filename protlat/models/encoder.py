@@ -156,11 +156,11 @@ def rounded_size(n: int) -> int:
 
 
 def round_up(tokens: torch.Tensor, segments: Segments, pad_id: int) -> tuple[torch.Tensor, Segments]:
-    """Add a filler sequence on CPU, so that batches come in few sizes.
+    """Add filler on CPU, so that batches come in few sizes.
 
     oneDNN, which multiplies bfloat16 matrices on CPU, builds and keeps a program for every new number of rows: with
-    batches of any size that costs a third of the speed and memory that grows with every batch. The filler is one more
-    sequence, and sequences do not see each other.
+    batches of any size that costs a third of the speed and memory that grows with every batch. The filler is
+    sequences of one token, and sequences do not see each other.
     """
     missing = rounded_size(len(tokens)) - len(tokens)
     if missing == 0 or tokens.device.type != "cpu":

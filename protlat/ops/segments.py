@@ -97,8 +97,8 @@ class Segments:
         return self._cache[key]
 
     def with_filler(self, n_tokens: int) -> Segments:
-        """These sequences and one more of `n_tokens` behind them; made once, so that its tables are kept too."""
-        return self.derive(("filler", n_tokens), lambda: Segments((*self.lengths, n_tokens), self.device))
+        """These sequences and `n_tokens` more of one token each behind them; made once, so that its tables are kept."""
+        return self.derive(("filler", n_tokens), lambda: Segments((*self.lengths, *[1] * n_tokens), self.device))
 
     @property
     def cu_seqlens(self) -> torch.Tensor:

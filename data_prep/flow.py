@@ -105,7 +105,7 @@ def _make(config: PrepConfig, alphabet: Alphabet, sources: list[Source], work: P
     plan = ShardPlan(pieces, decider.decide, work / "pieces", Windowing.of(config), config.shard_tokens)
     splits = _write(plan, decider, staging, work / "shards", alphabet, tags)
     leaks = leak_report(staging, splits, alphabet, config.leak_sample)
-    warnings = (*report.warnings, *decider.warnings)
+    warnings = (*report.warnings, *decider.warnings, *_empty_splits(config, splits))
     for message in warnings:
         log.warning("warning: %s", message)
     write_skipped(staging / "skipped.tsv", pieces, work / "pieces", decider.skipped_rows())
@@ -125,6 +125,22 @@ def _make(config: PrepConfig, alphabet: Alphabet, sources: list[Source], work: P
         leaks=leaks,
         warnings=warnings,
     )
+
+
+def _empty_splits(config: PrepConfig, splits: dict[str, SplitInfo]) -> list[str]:
+    """A warning for each split that was asked for and got nothing."""
+    split = config.split
+    wanted = {"train": True, "valid": split.valid or split.valid_fraction, "test": split.test or split.test_fraction}
+    return [
+        f"no sequence is in {name}: "
+        + (
+            "all are in other splits"
+            if name == "train"
+            else "too few clusters for so small a fraction, or all are duplicates"
+        )
+        for name, asked in wanted.items()
+        if asked and name not in splits
+    ]
 
 
 def _read_all(config: PrepConfig, alphabet: Alphabet, sources: list[Source], folder: Path) -> list[_ReadSource]:

@@ -74,9 +74,9 @@ def _print_group(console: Any, title: str, values: dict[str, Any]) -> None:
     from rich.table import Table
 
     single = {key: value for key, value in values.items() if not isinstance(value, dict) and not _is_histogram(key)}
-    if title:
-        console.print(f"\n[bold]{_escaped(title)}[/bold]")
     if single:
+        if title:
+            console.print(f"\n[bold]{_escaped(title)}[/bold]")
         table = Table(show_header=False, box=None, pad_edge=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")

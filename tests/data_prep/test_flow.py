@@ -269,6 +269,15 @@ def test_missing_and_repeated_inputs(tmp_path: Path) -> None:
         prep(tmp_path, [source, source])
 
 
+def test_an_empty_split_is_warned_about(tmp_path: Path) -> None:
+    source = random_fasta(tmp_path / "a.fa", 5)
+    manifest = prep(tmp_path, source, split={"valid_fraction": 1e-9, "cluster_method": "none"})
+    assert list(manifest.splits) == ["train"]
+    assert manifest.warnings == (
+        "no sequence is in valid: too few clusters for so small a fraction, or all are duplicates",
+    )
+
+
 def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,16 @@ from protlat.training.engine import (
     start_process,
 )
 from protlat.training.evaluation import EvaluationConfig, Validator
-from protlat.training.loop import GuardConfig, LimitsConfig, Loop, Parts, RunState, Settings, is_finished
+from protlat.training.loop import (
+    GuardConfig,
+    LimitsConfig,
+    Loop,
+    Parts,
+    RunState,
+    Settings,
+    is_finished,
+    resolve_limits,
+)
 from protlat.training.metrics import MetricsLog
 from protlat.training.optim import OptimConfig, ScheduleConfig, make_optimizer
 from protlat.training.run_folder import RunFolder
@@ -77,6 +85,13 @@ class PretrainConfig(Config):
     """Saving the whole state."""
     guard: GuardConfig = GuardConfig()
     """Stopping a run that has gone wrong."""
+
+    @property
+    def crop_length(self) -> int:
+        """Most tokens of one sequence: what a batch holds, and what learned positions reach to."""
+        positions = self.model.positions
+        reach = positions.max_length if positions.kind == "learned" else self.batching.crop_length
+        return min(reach, self.batching.crop_length)
 
 
 def load_config(
@@ -167,7 +182,7 @@ def _run(config: PretrainConfig, path: Path, resume: bool, overwrite: bool) -> R
     store = CheckpointStore(path / "checkpoints", config.checkpoints.keep)
     checkpoint = _together(process, lambda: _prepare(folder, store, config, process, resume, overwrite))
     dataset = MaskedDataset(
-        train, train.alphabet, Masker(config.masking, train.alphabet), config.batching.crop_length, config.seed
+        train, train.alphabet, Masker(config.masking, train.alphabet), config.crop_length, config.seed
     )
     plan = BatchPlan(dataset.lengths, config.batching.tokens_per_batch, config.seed)
     limits = resolve_limits(config.limits, plan, config.engine.accumulate * process.world_size)
@@ -302,26 +317,6 @@ def _check_alphabet(config: PretrainConfig, alphabet: Alphabet) -> None:
         raise ConfigError(f"{config.warm_start}: its architecture differs from the settings under model")
 
 
-def resolve_limits(limits: LimitsConfig, plan: BatchPlan, batches_per_step: int) -> LimitsConfig:
-    """Limits with epochs turned into steps; one epoch when there is no limit at all.
-
-    The last step of a run of whole epochs may read a few batches of the next one, so that none is left out.
-    """
-    epochs = limits.epochs
-    if epochs is None and limits.max_steps is None and limits.max_tokens is None and limits.max_minutes is None:
-        epochs = 1.0
-    if epochs is None:
-        return limits
-    whole = math.floor(epochs)
-    n_batches = sum(plan.n_batches(epoch) for epoch in range(whole))
-    if epochs > whole:
-        n_batches += math.ceil((epochs - whole) * plan.n_batches(whole))
-    steps = -(-n_batches // batches_per_step)
-    if limits.max_steps is not None:
-        steps = min(steps, limits.max_steps)
-    return limits.model_copy(update={"max_steps": steps, "epochs": None})
-
-
 def _make_model(config: PretrainConfig, alphabet: Alphabet, checkpoint: Checkpoint | None) -> MaskedLM:
     import torch
 
@@ -368,7 +363,7 @@ def _make_validator(
     if valid is None:
         return None, None
     batching = config.batching
-    validator = Validator(valid, config.masking, config.evaluation, batching.tokens_per_batch, batching.crop_length)
+    validator = Validator(valid, config.masking, config.evaluation, batching.tokens_per_batch, config.crop_length)
 
     def score_floors() -> dict[str, Any] | None:
         if not process.is_first:

@@ -27,7 +27,7 @@ def _config_class() -> type[Config]:
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Stop after reading this many tokens.")
 @click.option("--epochs", type=click.FloatRange(min=0, min_open=True), help="Passes over the data (default: 1).")
 @click.option(
-    "--tokens-per-batch", "--toks-per-batch", type=click.IntRange(min=3), help="Most tokens of a batch (default: 8192)."
+    "--tokens-per-batch", "--toks-per-batch", type=click.IntRange(min=3), help="Most tokens of a batch (default: 4096)."
 )
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Highest learning rate.")
 @click.option("--eval-every", type=click.IntRange(min=1), help="Steps between two evaluations.")

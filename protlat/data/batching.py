@@ -22,7 +22,7 @@ T = TypeVar("T")
 class BatchingConfig(Config):
     """How sequences are gathered into batches."""
 
-    tokens_per_batch: int = Field(8192, ge=3)
+    tokens_per_batch: int = Field(4096, ge=3)
     """Most tokens of one batch; each rank computes `engine.accumulate` batches a step."""
     max_length: int | None = Field(None, ge=3)
     """Most tokens of one sequence with <cls> and <eos>; what is longer is cropped at random (null: a whole batch)."""

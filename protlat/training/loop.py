@@ -319,6 +319,26 @@ class Loop:
             )  # fmt: skip
 
 
+def resolve_limits(limits: LimitsConfig, plan: BatchPlan, batches_per_step: int) -> LimitsConfig:
+    """Limits with epochs turned into steps; one epoch when there is no limit at all.
+
+    The last step of a run of whole epochs may read a few batches of the next one, so that none is left out.
+    """
+    epochs = limits.epochs
+    if epochs is None and limits.max_steps is None and limits.max_tokens is None and limits.max_minutes is None:
+        epochs = 1.0
+    if epochs is None:
+        return limits
+    whole = math.floor(epochs)
+    n_batches = sum(plan.n_batches(epoch) for epoch in range(whole))
+    if epochs > whole:
+        n_batches += math.ceil((epochs - whole) * plan.n_batches(whole))
+    steps = -(-n_batches // batches_per_step)
+    if limits.max_steps is not None:
+        steps = min(steps, limits.max_steps)
+    return limits.model_copy(update={"max_steps": steps, "epochs": None})
+
+
 def is_finished(limits: LimitsConfig, state: RunState) -> bool:
     """Whether a run has reached one of its limits."""
     return (

@@ -46,7 +46,7 @@ def model_card(facts: dict[str, Any], scores: dict[str, Any] | None, floors: dic
         f"| command | `{facts['command']}` |",
         "",
     ]
-    if facts["tags"]:
+    if set(facts["tags"]) - {""}:
         lines += ["| source tag | training sequences |", "|---|---:|"]
         lines += [f"| {tag or '(none)'} | {n:,} |" for tag, n in sorted(facts["tags"].items())]
         lines.append("")

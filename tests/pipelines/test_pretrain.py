@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from protlat.pipelines.pretrain import PretrainConfig, load_config, resolve_limits, run
+from protlat.pipelines.pretrain import PretrainConfig, load_config, run
 
 from protlat.alphabet import BYTES
 from protlat.data.batching import BatchPlan
@@ -20,7 +20,7 @@ from protlat.errors import CheckpointError, ConfigError, OutputError, ShardError
 from protlat.models import MaskedLM
 from protlat.training import loop as loop_module
 from protlat.training.describe import describe_run
-from protlat.training.loop import LimitsConfig
+from protlat.training.loop import LimitsConfig, resolve_limits
 from protlat.training.metrics import read_metrics
 
 Config = Callable[..., PretrainConfig]
@@ -217,6 +217,12 @@ def test_time_and_token_limits(config: Config, tmp_path: Path) -> None:
     run(settings, tmp_path / "time")
     rows = [row for row in read_metrics(tmp_path / "time" / "metrics.jsonl") if row["kind"] == "train"]
     assert rows[-1]["wall_s"] >= 0.6
+
+
+def test_crops_fit_learned_positions(config: Config, tmp_path: Path) -> None:
+    settings = config("evaluation.floors=false", "model.positions={kind: learned, max_length: 40}", limits__max_steps=2)
+    assert settings.crop_length == 40
+    assert run(settings, tmp_path / "run").summary["of them cropped"] > 1
 
 
 def test_epochs_become_steps() -> None:

@@ -131,7 +131,8 @@ def draw_map(vectors: str | Path, picture: str | Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for tag in sorted(set(tags)):
-        axes.scatter(*points[tags == tag].T, s=14, alpha=0.8, label=tag.replace("_", " "))
+        mine = points[tags == tag]
+        axes.scatter(mine[:, 0], mine[:, 1], s=14, alpha=0.8, label=tag.replace("_", " "))
     first, second = 100 * pca.explained_variance_ratio_
     axes.set_xlabel(f"first component ({first:.0f} % of variance)")
     axes.set_ylabel(f"second component ({second:.0f} % of variance)")

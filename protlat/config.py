@@ -197,6 +197,6 @@ def _commented_value(name: str, value: Any, indent: int) -> list[str]:
         dumped = [item.model_dump(mode="json") if isinstance(item, BaseModel) else item for item in value]
         text = yaml.safe_dump({name: dumped}, sort_keys=False)
         return [pad + line for line in text.splitlines()]
-    plain = type("_One", (Config,), {"__annotations__": {"v": Any}, "v": value})().to_plain()["v"]  # type: ignore[attr-defined]
+    plain = type("_One", (Config,), {"__annotations__": {"v": Any}, "v": value})().to_plain()["v"]
     text = yaml.safe_dump({name: plain}, sort_keys=False, default_flow_style=True, width=10_000).strip()
     return [pad + text.removeprefix("{").removesuffix("}")]

@@ -17,9 +17,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "a.txt"
     with atomic_path(path) as temporary:
         temporary.write_text("old")
-    with pytest.raises(RuntimeError, match="stop"), atomic_path(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError("stop")
+
+    def broken() -> None:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        broken()
     assert path.read_text() == "old"
     assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
 

@@ -24,35 +24,79 @@ def _config_class() -> type[Config]:
 @click.command(cls=EmbedCommand, no_args_is_help=True)
 @click.argument("inputs", nargs=-1, metavar="INPUT...")
 @click.option("-i", "--input", "more_inputs", multiple=True, metavar="INPUT", help="The same as a positional INPUT.")
-@click.option("-m", "--model", type=click.Path(exists=True, file_okay=False), help="Model folder, or run folder of a pretraining.")
-@click.option("-o", "--output", "outputs", multiple=True, metavar="FILE", help=".h5, .npz, .parquet or .h5ad; may be repeated.")
-@click.option("--include", multiple=True, type=click.Choice(["mean", "per_tok", "cls"]), metavar="KIND...",
-              help="mean, per_tok, cls: one or several words. mean: over residues; per_tok: one row a residue. [default: mean]")
-@click.option("--repr-layers", multiple=True, type=int, metavar="N...",
-              help="Layers: 0 is the token embedding, -1 the last. [default: -1]")
-@click.option("--format", "format_name", type=click.Choice(["h5", "npz", "parquet", "h5ad"]),
-              help="Format of the outputs. [default: by their endings]")
-@click.option("--separate", is_flag=True, default=None, help="One file per kind and layer: STEM.mean.h5, STEM.per_tok.h5 ...")
+@click.option(
+    "-m", "--model", type=click.Path(exists=True, file_okay=False), help="Model folder, or run folder of a pretraining."
+)
+@click.option(
+    "-o", "--output", "outputs", multiple=True, metavar="FILE", help=".h5, .npz, .parquet or .h5ad; may be repeated."
+)
+@click.option(
+    "--include",
+    multiple=True,
+    type=click.Choice(["mean", "per_tok", "cls"]),
+    metavar="KIND...",
+    help="mean, per_tok, cls: one or several words. mean: over residues; per_tok: one row a residue. [default: mean]",
+)
+@click.option(
+    "--repr-layers",
+    multiple=True,
+    type=int,
+    metavar="N...",
+    help="Layers: 0 is the token embedding, -1 the last. [default: -1]",
+)
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(["h5", "npz", "parquet", "h5ad"]),
+    help="Format of the outputs. [default: by their endings]",
+)
+@click.option(
+    "--separate", is_flag=True, default=None, help="One file per kind and layer: STEM.mean.h5, STEM.per_tok.h5 ..."
+)
 @click.option("--store", type=click.Choice(["float16", "float32"]), help="Number type in the files. [default: float32]")
-@click.option("--toks-per-batch", type=click.IntRange(min=1),
-              help="Tokens of one forward pass. [default: 8192 on a CPU, 65536 on a GPU]")
-@click.option("--unknown", type=click.Choice(["map", "keep", "error", "skip"]),
-              help="U Z O B J: map to X, keep, stop, or skip the record. [default: map]")
-@click.option("--gaps", type=click.Choice(["error", "strip", "skip"]), help="'-' and '.' in sequences. [default: error]")
+@click.option(
+    "--toks-per-batch",
+    type=click.IntRange(min=1),
+    help="Tokens of one forward pass. [default: 8192 on a CPU, 65536 on a GPU]",
+)
+@click.option(
+    "--unknown",
+    type=click.Choice(["map", "keep", "error", "skip"]),
+    help="U Z O B J: map to X, keep, stop, or skip the record. [default: map]",
+)
+@click.option(
+    "--gaps", type=click.Choice(["error", "strip", "skip"]), help="'-' and '.' in sequences. [default: error]"
+)
 @click.option("--stops", type=click.Choice(["map", "error", "skip"]), help="'*' inside sequences. [default: map]")
-@click.option("--long", "long_policy", type=click.Choice(["whole", "window", "cut", "skip"]),
-              help="What to do with long sequences. [default: whole]")
+@click.option(
+    "--long",
+    "long_policy",
+    type=click.Choice(["whole", "window", "cut", "skip"]),
+    help="What to do with long sequences. [default: whole]",
+)
 @click.option("--window", type=click.IntRange(min=2), help="Residues of a window (--long window). [default: 4096]")
 @click.option("--overlap", type=click.IntRange(min=0), help="Residues that windows share and blend. [default: 512]")
 @click.option("--max-length", type=click.IntRange(min=1), help="Longest sequence that cut, skip or window leave alone.")
 @click.option("--split", help="Split of shard folders. [default: all]")
-@click.option("--resume", is_flag=True, default=None, help="Go on with an unfinished run of the same model, settings and input.")
+@click.option(
+    "--resume", is_flag=True, default=None, help="Go on with an unfinished run of the same model, settings and input."
+)
 @click.option("--overwrite", is_flag=True, default=None, help="Replace outputs and unfinished runs.")
-@click.option("--local_rank", type=int, hidden=True, expose_value=False, help="Passed by the deepspeed launcher; LOCAL_RANK says the same.")
+@click.option(
+    "--local_rank",
+    type=int,
+    hidden=True,
+    expose_value=False,
+    help="Passed by the deepspeed launcher; LOCAL_RANK says the same.",
+)
 @device_options
 @config_options(_config_class)
 def embed(
-    inputs: tuple[str, ...], more_inputs: tuple[str, ...], config_path: str | None, overrides: tuple[str, ...], **given: Any
+    inputs: tuple[str, ...],
+    more_inputs: tuple[str, ...],
+    config_path: str | None,
+    overrides: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Write vectors of every sequence in INPUT (FASTA files, '-' for standard input, or shard folders).
 

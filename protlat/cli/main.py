@@ -14,7 +14,10 @@ from protlat import __version__
 from protlat.errors import ConfigError, ProtlatError
 
 VERBS = {
-    "prep": ("protlat.cli.prep:prep", "Read, check, de-duplicate, split and tokenize sequences or documents into shards."),
+    "prep": (
+        "protlat.cli.prep:prep",
+        "Read, check, de-duplicate, split and tokenize sequences or documents into shards.",
+    ),
     "pretrain": ("protlat.cli.pretrain:pretrain", "Pretrain an encoder on shards by masked language modelling."),
     "embed": ("protlat.cli.embed:embed", "Write per-residue and per-sequence vectors."),
     "predict": ("protlat.cli.predict:predict", "Predict masked residues."),
@@ -41,7 +44,9 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

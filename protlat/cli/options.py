@@ -36,7 +36,11 @@ def config_options(config_class: Callable[[], type[Config]]) -> Callable[[F], F]
             help="Write the defaults as commented YAML to FILE ('-': standard output) and stop.",
         )(function)  # fmt: skip
         function = click.option(
-            "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one setting, for example optim.lr=1e-3."
+            "--set",
+            "overrides",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Override one setting, for example optim.lr=1e-3.",
         )(function)
         return click.option(
             "--config", "config_path", type=click.Path(exists=True, dir_okay=False), help="YAML file of settings."
@@ -55,11 +59,16 @@ def model_option(function: F) -> F:
 
 def device_options(function: F) -> F:
     """``--device``, ``--dtype`` and ``--threads``."""
-    function = click.option("--threads", type=click.IntRange(min=1), help="CPU threads to use (default: all).")(function)
+    function = click.option("--threads", type=click.IntRange(min=1), help="CPU threads to use (default: all).")(
+        function
+    )
     function = click.option(
         "--dtype", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True,
         help="Working precision; auto: bfloat16 where the processor multiplies it natively, else float32.",
     )(function)  # fmt: skip
     return click.option(
-        "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N; auto takes a GPU when there is one."
+        "--device",
+        default="auto",
+        show_default=True,
+        help="auto, cpu, cuda or cuda:N; auto takes a GPU when there is one.",
     )(function)

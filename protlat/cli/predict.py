@@ -24,26 +24,42 @@ def predict() -> None:
 @predict.command(no_args_is_help=True)
 @click.argument("inputs", nargs=-1, metavar="INPUT...")
 @click.option("-i", "--input", "more_inputs", multiple=True, metavar="INPUT", help="The same as a positional INPUT.")
-@click.option("-m", "--model", type=click.Path(exists=True, file_okay=False), help="Model folder, or run folder of a pretraining.")
+@click.option(
+    "-m", "--model", type=click.Path(exists=True, file_okay=False), help="Model folder, or run folder of a pretraining."
+)
 @click.option("-o", "--output", metavar="FILE", help="Table: .tsv, .json or .parquet; '-' is standard output.")
 @click.option("--positions", metavar="LIST", help="1-based positions to mask in every sequence: 5,10 or 1-30.")
 @click.option("--all-positions", is_flag=True, default=None, help="Mask every position in turn.")
-@click.option("--together", is_flag=True, default=None, help="Mask all --positions in one pass. [default: one at a time]")
+@click.option(
+    "--together", is_flag=True, default=None, help="Mask all --positions in one pass. [default: one at a time]"
+)
 @click.option("--top-k", type=click.IntRange(min=1), help="Residues listed per position. [default: 5]")
 @click.option("--pseudo-perplexity", is_flag=True, default=None, help="One row per sequence: its pseudo-perplexity.")
 @click.option("--plot", metavar="PNG", help="Heat map of a single protein, positions x residues.")
-@click.option("--toks-per-batch", type=click.IntRange(min=1),
-              help="Tokens of one forward pass. [default: 8192 on a CPU, 65536 on a GPU]")
-@click.option("--unknown", type=click.Choice(["map", "keep", "error", "skip"]),
-              help="U Z O B J: map to X, keep, stop, or skip the record. [default: map]")
-@click.option("--gaps", type=click.Choice(["error", "strip", "skip"]), help="'-' and '.' in sequences. [default: error]")
+@click.option(
+    "--toks-per-batch",
+    type=click.IntRange(min=1),
+    help="Tokens of one forward pass. [default: 8192 on a CPU, 65536 on a GPU]",
+)
+@click.option(
+    "--unknown",
+    type=click.Choice(["map", "keep", "error", "skip"]),
+    help="U Z O B J: map to X, keep, stop, or skip the record. [default: map]",
+)
+@click.option(
+    "--gaps", type=click.Choice(["error", "strip", "skip"]), help="'-' and '.' in sequences. [default: error]"
+)
 @click.option("--stops", type=click.Choice(["map", "error", "skip"]), help="'*' inside sequences. [default: map]")
 @click.option("--split", help="Split of shard folders. [default: all]")
 @click.option("--overwrite", is_flag=True, default=None, help="Replace outputs.")
 @device_options
 @config_options(_masked_config)
 def masked(
-    inputs: tuple[str, ...], more_inputs: tuple[str, ...], config_path: str | None, overrides: tuple[str, ...], **given: Any
+    inputs: tuple[str, ...],
+    more_inputs: tuple[str, ...],
+    config_path: str | None,
+    overrides: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Say which residues the model expects at <mask>, at --positions, or at every position.
 

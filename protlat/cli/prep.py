@@ -19,24 +19,54 @@ def _config_class() -> type[Config]:
 # fmt: off: one option a line reads best
 @click.command()
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
-@click.option("-i", "--input", "more_inputs", multiple=True, metavar="FILE", help="One more input; same as an argument.")
+@click.option(
+    "-i", "--input", "more_inputs", multiple=True, metavar="FILE", help="One more input; same as an argument."
+)
 @click.option("-o", "--output", metavar="FOLDER", help="Shard folder to make.")
-@click.option("--format", "format_", type=click.Choice(["auto", "fasta", "swissprot", "genbank", "embl", "text", "jsonl"]),
-              help="Input format (default: by content, and by name for .txt .md .jsonl).")
-@click.option("--alphabet", metavar="NAME|FILE", help="protein, bytes or a tokenizer.json (default: protein, bytes for documents).")
-@click.option("--document", type=click.Choice(["file", "line"]), help="What one document is in text files (default: file).")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["auto", "fasta", "swissprot", "genbank", "embl", "text", "jsonl"]),
+    help="Input format (default: by content, and by name for .txt .md .jsonl).",
+)
+@click.option(
+    "--alphabet",
+    metavar="NAME|FILE",
+    help="protein, bytes or a tokenizer.json (default: protein, bytes for documents).",
+)
+@click.option(
+    "--document", type=click.Choice(["file", "line"]), help="What one document is in text files (default: file)."
+)
 @click.option("--field", metavar="KEY", help="Key of the text in .jsonl files.")
 @click.option("--id-field", metavar="KEY", help="Key of the identifier in .jsonl files.")
-@click.option("--unknown", type=click.Choice(["map", "keep", "error", "skip"]), help="U Z O B J: to X, kept, stop, or leave the record out.")
-@click.option("--gaps", type=click.Choice(["error", "strip", "skip"]), help="'-' and '.': stop, remove, or leave the record out.")
-@click.option("--stops", type=click.Choice(["map", "error", "skip"]), help="'*' inside a sequence: to X, stop, or leave the record out.")
+@click.option(
+    "--unknown",
+    type=click.Choice(["map", "keep", "error", "skip"]),
+    help="U Z O B J: to X, kept, stop, or leave the record out.",
+)
+@click.option(
+    "--gaps", type=click.Choice(["error", "strip", "skip"]), help="'-' and '.': stop, remove, or leave the record out."
+)
+@click.option(
+    "--stops",
+    type=click.Choice(["map", "error", "skip"]),
+    help="'*' inside a sequence: to X, stop, or leave the record out.",
+)
 @click.option("--min-length", type=int, metavar="N", help="Leave out what is shorter.")
 @click.option("--max-length", type=int, metavar="N", help="See --long for what is longer (default: no limit).")
-@click.option("--long", type=click.Choice(["skip", "window", "cut", "error"]), help="What happens above --max-length (default: skip).")
-@click.option("--fixed-length", type=int, metavar="L", help="Make every row L tokens: window long records, pad short ones.")
+@click.option(
+    "--long",
+    type=click.Choice(["skip", "window", "cut", "error"]),
+    help="What happens above --max-length (default: skip).",
+)
+@click.option(
+    "--fixed-length", type=int, metavar="L", help="Make every row L tokens: window long records, pad short ones."
+)
 @click.option("--overlap", type=int, metavar="K", help="Tokens that neighbouring windows share.")
 @click.option("--duplicates", type=click.Choice(["drop", "keep"]), help="Equal sequences (default: drop).")
-@click.option("--duplicate-ids", type=click.Choice(["keep", "skip", "error"]), help="Equal identifiers (default: keep, apart).")
+@click.option(
+    "--duplicate-ids", type=click.Choice(["keep", "skip", "error"]), help="Equal identifiers (default: keep, apart)."
+)
 @click.option("--tag-pattern", metavar="REGEX", help="Its first group, on the identifier, is the source tag.")
 @click.option("--exclude-tag", "exclude_tags", multiple=True, metavar="TAG", help="Leave a tag out; repeatable.")
 @click.option("--valid", multiple=True, metavar="FILE", help="File(s) of the validation split.")
@@ -44,9 +74,15 @@ def _config_class() -> type[Config]:
 @click.option("--valid-fraction", type=float, metavar="F", help="Share of clusters for validation.")
 @click.option("--test-fraction", type=float, metavar="F", help="Share of clusters for test.")
 @click.option("--clusters", metavar="FILE", help="Table of clusters: columns id and cluster, or MMseqs2's own.")
-@click.option("--cluster-method", type=click.Choice(["auto", "table", "mmseqs", "minhash", "none"]), help="Where clusters come from.")
+@click.option(
+    "--cluster-method",
+    type=click.Choice(["auto", "table", "mmseqs", "minhash", "none"]),
+    help="Where clusters come from.",
+)
 @click.option("--seed", type=int, help="Salt of the split by hash (default: 0).")
-@click.option("--workers", type=int, metavar="N", help="Processes (default: by size of the input); the result is the same.")
+@click.option(
+    "--workers", type=int, metavar="N", help="Processes (default: by size of the input); the result is the same."
+)
 @click.option("--overwrite", is_flag=True, help="Replace shards or unfinished work in FOLDER.")
 @config_options(_config_class)
 def prep(

@@ -65,7 +65,8 @@ class Encoder(PretrainedModel):
             init_module(module)
         for block in self.blocks:
             assert isinstance(block, Block)
-            for writer in (block.attention.mix, block.feed_forward.down):
+            for writer in (block.attention.mix, block.feed_forward.get_submodule("down")):
+                assert isinstance(writer, nn.Linear)
                 nn.init.normal_(writer.weight, std=INIT_STD / math.sqrt(2 * self.config.n_layers))
             block.attention.reset_gates()
 

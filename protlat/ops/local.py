@@ -52,8 +52,8 @@ def window_attention(
         last = min(first + _BLOCKS_PER_SLAB, n_blocks)
         mask = segments.window_mask(radius, radius, slice(first, last), q.dtype)
         keys, values = around(k_blocks[first : last + 2]), around(v_blocks[first : last + 2])
-        slab = (x.transpose(1, 2) for x in (q_blocks[first:last], keys, values))
-        out.append(attend(*slab, mask, dropout).transpose(1, 2))
+        queries, keys, values = (x.transpose(1, 2) for x in (q_blocks[first:last], keys, values))
+        out.append(attend(queries, keys, values, mask, dropout).transpose(1, 2))
     whole = out[0] if len(out) == 1 else torch.cat(out)
     return whole.reshape(n_blocks * radius, n_heads, head_dim)[:n_tokens]
 

@@ -127,7 +127,7 @@ def _by_runs(function: Callable[..., torch.Tensor], segments: Segments, *tensors
 
 
 def _to_chunks(x: torch.Tensor, table: ChunkTable) -> torch.Tensor:
-    return x.view(*table.index.shape, *x.shape[1:]) if table.is_view else x[table.index]
+    return x.view(*table.rows.shape, *x.shape[1:]) if table.is_view else x[table.rows]
 
 
 def _from_chunks(rows: torch.Tensor, table: ChunkTable) -> torch.Tensor:

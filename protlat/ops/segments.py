@@ -20,7 +20,7 @@ class ChunkTable(NamedTuple):
 
     Attributes
     ----------
-    index : torch.Tensor, shape (N, C), int64
+    rows : torch.Tensor, shape (N, C), int64
         Packed position of each chunk row; rows beyond a sequence's end repeat a valid position.
     valid : torch.Tensor, shape (N, C), bool
         True where the row is a token.
@@ -32,7 +32,7 @@ class ChunkTable(NamedTuple):
         True when the table is the packed order itself, so that gathering is a reshape.
     """
 
-    index: torch.Tensor
+    rows: torch.Tensor
     valid: torch.Tensor
     segment: torch.Tensor
     inverse: torch.Tensor
@@ -173,7 +173,8 @@ class Segments:
         index = starts[segment, None] + rows.minimum(lengths[segment, None] - 1)
         inverse = valid.flatten().nonzero().flatten()
         is_view = bool(valid.all())
-        return ChunkTable(*(t.to(self.device) for t in (index, valid, segment, inverse)), is_view)
+        index, valid, segment, inverse = (t.to(self.device) for t in (index, valid, segment, inverse))
+        return ChunkTable(index, valid, segment, inverse, is_view)
 
     def window_mask(self, size: int, radius: int, blocks: slice, dtype: torch.dtype) -> torch.Tensor:
         """What to add to the scores of a slab of query blocks, each against the 3 * size keys around it.

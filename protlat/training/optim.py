@@ -15,7 +15,7 @@ from protlat.config import Config
 class OptimConfig(Config):
     """AdamW with float32 master weights."""
 
-    lr: float = Field(2e-3, gt=0)
+    lr: float = Field(1e-3, gt=0)
     """Highest learning rate, reached at the end of the warm-up."""
     betas: tuple[float, float] = (0.9, 0.98)
     """Decay rates of the running means of the gradient and of its square."""

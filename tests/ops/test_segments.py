@@ -34,14 +34,14 @@ def test_chunks_hold_every_token_once(lengths: list[int], size: int) -> None:
     who = owner(lengths)
     rows = [
         [int(i) for i, ok in zip(row, good, strict=True) if ok]
-        for row, good in zip(table.index, table.valid, strict=True)
+        for row, good in zip(table.rows, table.valid, strict=True)
     ]
     assert sorted(i for row in rows for i in row) == list(range(len(who)))
     for row, segment in zip(rows, table.segment.tolist(), strict=True):
         assert {who[i][0] for i in row} == {segment}
     # Rows that are not tokens repeat tokens of their own sequence, never of another.
-    assert torch.equal(Segments(lengths).ids[table.index], table.segment[:, None].expand_as(table.index))
-    assert table.index.flatten()[table.inverse].tolist() == list(range(len(who)))
+    assert torch.equal(Segments(lengths).ids[table.rows], table.segment[:, None].expand_as(table.rows))
+    assert table.rows.flatten()[table.inverse].tolist() == list(range(len(who)))
 
 
 @settings(deadline=None, max_examples=60)

@@ -72,8 +72,8 @@ class AttentionLayer(nn.Module):
         write_gate = None
         if self.write_bias is not None:
             write_gate = torch.sigmoid(write + self.write_bias).unflatten(-1, (self.pooled_heads, -1))
-        heads = (part.unflatten(-1, (self.n_heads, self.head_dim)) for part in (q, k, v))
-        values = self._attend(*heads, segments, write_gate)
+        q, k, v = (part.unflatten(-1, (self.n_heads, self.head_dim)) for part in (q, k, v))
+        values = self._attend(q, k, v, segments, write_gate)
         if self.output_bias is not None:
             factor = torch.sigmoid(output + self.output_bias).unflatten(-1, (self.n_heads, -1))
             # A learned scale of the norm would only repeat what `mix` can do.

@@ -41,8 +41,9 @@ class SoftmaxAttention(nn.Module):
         out = []
         for run, *parts in zip(runs, *(x.split([n * length for n, length in runs]) for x in (q, k, v)), strict=True):
             # (R * L, H, D) -> (R, H, L, D)
-            heads = (part.unflatten(0, run).transpose(1, 2) for part in parts)
-            out.append(F.scaled_dot_product_attention(*heads, dropout_p=dropout).transpose(1, 2).flatten(0, 1))
+            queries, keys, values = (part.unflatten(0, run).transpose(1, 2) for part in parts)
+            attended = F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
+            out.append(attended.transpose(1, 2).flatten(0, 1))
         return out[0] if len(out) == 1 else torch.cat(out)
 
 

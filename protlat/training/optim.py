@@ -30,7 +30,7 @@ class ScheduleConfig(Config):
 
     kind: Literal["cosine", "linear", "wsd", "constant"] = "cosine"
     """Form after the warm-up: half a cosine, a straight line, warm-up-stable-decay, or no decay."""
-    warmup: float = Field(0.05, ge=0, lt=1)
+    warmup: float = Field(0.1, ge=0, lt=1)
     """Share of the run in which the rate rises from 0, in a straight line."""
     decay: float = Field(0.2, gt=0, le=1)
     """Share of the run, at its end, in which `wsd` falls in a straight line."""

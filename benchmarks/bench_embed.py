@@ -3,27 +3,24 @@
 Runs, in alternation and on the same sequences: the encoder alone over ready-made batches, and the whole pipeline (read, check,
 batch, compute, write parts, assemble) for means and for means with per-residue vectors. Prints medians and ratios.
 
-    python benchmarks/bench_embed.py --preset tiny --sequences 400 --repeats 3
+    python -m benchmarks.bench_embed [--short] [--preset tiny] [--sequences 400]
 """
 
 from __future__ import annotations
 
-import argparse
-import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import torch
 from protlat.pipelines.embed import EmbedConfig, run
 
+from benchmarks.common import parser, prepare, report, table
 from protlat.alphabet import PROTEIN
 from protlat.data.packing import batches_by_tokens, pack_ids, with_specials
-from protlat.devices import resolve_device, resolve_dtype
 from protlat.models import Encoder, MaskedLM, load_preset
 
 TOKS_PER_BATCH = 8192
@@ -44,18 +41,15 @@ def timed(function: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default="tiny")
-    parser.add_argument("--sequences", type=int, default=400)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--results", type=Path, help="Markdown file to append to.")
-    options = parser.parse_args()
-    device = resolve_device(options.device)
-    dtype = resolve_dtype(options.dtype, device)
+    options_parser = parser(__doc__)
+    options_parser.add_argument("--preset", default="small")
+    options_parser.add_argument("--sequences", type=int)
+    options = options_parser.parse_args()
+    n_sequences = options.sequences or (200 if options.short else 1000)
+    repeats = options.repeats or 3
+    dtype, device = prepare(options), torch.device("cpu")
 
-    proteins = random_proteins(options.sequences, seed=0)
+    proteins = random_proteins(n_sequences, seed=0)
     n_residues = sum(map(len, proteins))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -73,8 +67,6 @@ def main() -> None:
             with torch.inference_mode():
                 for batch in batches:
                     encoder(batch.tokens, batch.segments)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
 
         def pipeline(*include: str) -> None:
             values = {"inputs": [str(fasta)], "model": str(place / "model"), "outputs": [str(place / "out.h5")]}
@@ -99,26 +91,17 @@ def main() -> None:
         for function in work.values():
             function()
         seconds: dict[str, list[float]] = {name: [] for name in work}
-        for _ in range(options.repeats):
+        for _ in range(repeats):
             for name, function in work.items():
                 seconds[name].append(timed(function))
 
     rates = {name: n_residues / statistics.median(values) for name, values in seconds.items()}
-    lines = [
-        f"### embed end to end, preset {options.preset}, {str(dtype).removeprefix('torch.')} ({date.today()})",
-        "",
-        f"{options.sequences} sequences, {n_residues:,} residues, batches of {TOKS_PER_BATCH:,} tokens, median of "
-        f"{options.repeats}; {device}, {torch.get_num_threads()} threads, {platform.machine()}, torch {torch.__version__}.",
-        "",
-        "| work | residues/s | of forward alone |",
-        "|---|---:|---:|",
-        *(f"| {name} | {rate:,.0f} | {rate / rates['forward alone']:.2f} |" for name, rate in rates.items()),
-        "",
-    ]
-    print("\n".join(lines))
-    if options.results is not None:
-        with open(options.results, "a", encoding="utf-8") as handle:
-            handle.write("\n".join(["", *lines]))
+    rows = [(name, f"{rate:,.0f}", f"{rate / rates['forward alone']:.2f}") for name, rate in rates.items()]
+    note = (
+        f"\n\nPreset {options.preset}, {str(dtype).removeprefix('torch.')}, {n_sequences} sequences, {n_residues:,} residues, batches of "
+        f"{TOKS_PER_BATCH:,} tokens, medians of {repeats} alternating runs."
+    )
+    report("Embed, end to end", table(("work", "residues/s", "of forward alone"), rows) + note, options.results)
 
 
 if __name__ == "__main__":

@@ -2,32 +2,31 @@
 
 The loader (shuffled access to memory-mapped shards, crops, masks, packing) is measured without a model, in one thread;
 then a model is trained for some steps with the loader in its prefetch thread, as `protlat pretrain` runs it, and the time
-that steps waited for a batch is taken from its metrics. Results are printed and appended to ``benchmarks/RESULTS.md``.
+that steps waited for a batch is taken from its metrics.
 
-Run: ``python -m benchmarks.bench_loader SHARDS [--steps 60] [--model tiny]``
+    python -m benchmarks.bench_loader [--short] [--model tiny] [SHARDS]      without shards, those of the bundled proteins
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import statistics
 import tempfile
 import time
-from datetime import date
+from importlib import resources
 from itertools import islice, pairwise
 from pathlib import Path
 
+from protlat.data_prep.config import PrepConfig
+from protlat.data_prep.flow import run as prepare_shards
 from protlat.pipelines.pretrain import PretrainConfig, load_config, run
 
+from benchmarks.common import parser, prepare, report, table
 from protlat.data.batching import BatchPlan, Position
 from protlat.data.dataset import MaskedDataset
 from protlat.data.masking import Masker
 from protlat.data.shards import ShardReader
 from protlat.training.metrics import read_metrics
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
 WARM_UP_STEPS = 5
 """Left out of the step figures: memory is taken and kernels are chosen in them."""
 
@@ -58,35 +57,35 @@ def step_figures(config: PretrainConfig) -> tuple[float, float]:
     return statistics.median(row["tokens_per_s"] for _, row in kept), waited / seconds
 
 
+def bundled_shards(folder: Path) -> str:
+    """Shards of the proteins of `protlat demo`."""
+    fasta = resources.files("protlat").joinpath("demo_data", "proteins.fasta")
+    prepare_shards(PrepConfig(inputs=(str(fasta),), output=str(folder / "shards"), valid_fraction=0.1))
+    return str(folder / "shards")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shards")
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--batches", type=int, default=200, help="batches that the loader alone makes")
-    arguments = parser.parse_args()
-    overrides = ("evaluation.floors=false", "evaluation.max_tokens=1", "checkpoints.every_minutes=null")
-    config = load_config(
-        None, overrides, arguments.model, shards=arguments.shards, limits__max_steps=arguments.steps + WARM_UP_STEPS
-    )
-    alone = loader_tokens_per_s(config, arguments.batches)
-    stepping, waiting = step_figures(config)
-    lines = [
-        f"## Loading beside training ({date.today()})",
-        "",
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; preset {arguments.model}, "
-        f"{config.batching.tokens_per_batch:,} tokens a batch, {arguments.steps} steps; load average {os.getloadavg()[0]:.1f}.",
-        "",
-        "| what | tokens/s | ratio to a step |",
-        "|---|---:|---:|",
-        f"| loader alone, one thread | {alone:,.0f} | {alone / stepping:.1f} |",
-        f"| training step, median | {stepping:,.0f} | 1.0 |",
-        "",
-        f"Steps waited for a batch in {100 * waiting:.2f} % of their time.",
+    options_parser = parser(__doc__)
+    options_parser.add_argument("shards", nargs="?")
+    options_parser.add_argument("--model", default="tiny")
+    options = options_parser.parse_args()
+    prepare(options)
+    n_steps, n_batches = (15, 50) if options.short else (60, 200)
+    with tempfile.TemporaryDirectory() as folder:
+        shards = options.shards or bundled_shards(Path(folder))
+        overrides = ("evaluation.floors=false", "evaluation.max_tokens=1", "checkpoints.every_minutes=null")
+        config = load_config(None, overrides, options.model, shards=shards, limits__max_steps=n_steps + WARM_UP_STEPS)
+        alone = loader_tokens_per_s(config, n_batches)
+        stepping, waiting = step_figures(config)
+    rows = [
+        ("loader alone, one thread", f"{alone:,.0f}", f"{alone / stepping:.0f}"),
+        ("training step, median", f"{stepping:,.0f}", "1"),
     ]
-    print("\n".join(lines))
-    with open(RESULTS, "a", encoding="utf-8") as handle:
-        handle.write("\n" + "\n".join(lines) + "\n")
+    note = (
+        f"\n\nSteps waited for a batch in {100 * waiting:.2f} % of their time; preset {options.model}, "
+        f"{config.batching.tokens_per_batch:,} tokens a batch, {n_steps} steps."
+    )
+    report("Loading beside training", table(("what", "tokens/s", "ratio to a step"), rows) + note, options.results)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,23 @@
 """FASTA to shards: protlat from file to shards on disk, beside parsers alone (Biopython's SeqIO and SimpleFastaParser, pyfastx).
 
-Every contender runs in this one process tree on the same file, in alternation; medians and ratios are printed and appended
-to ``benchmarks/RESULTS.md``. Rates are given by processor time of the process and its children (which says what one core
-does, whoever else uses the machine) and by wall time.
+Every contender runs in this one process tree on the same file, in alternation. Rates are given by processor time of the
+process and its children (which says what one core does, whoever else uses the machine) and by wall time.
 
-Run: ``python -m benchmarks.bench_prep [FASTA]``; without a file a made-up one of 100 MB is used.
+    python -m benchmarks.bench_prep [--short] [FASTA]       without a file a made-up one of 100 MB is used
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
+from benchmarks.common import parser, report, table
 
 # What each contender does with the file; run as `python -c` so that every one starts alike.
 CONTENDERS = {
@@ -94,39 +88,28 @@ def measure(name: str, path: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("fasta", nargs="?", help="plain FASTA file (default: 100 MB made up)")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--short", action="store_true", help="20 MB, three repeats")
-    arguments = parser.parse_args()
-    repeats = 3 if arguments.short else arguments.repeats
+    options_parser = parser(__doc__)
+    options_parser.add_argument("fasta", nargs="?", help="Plain FASTA file (default: 100 MB made up, 20 with --short).")
+    options = options_parser.parse_args()
+    repeats = options.repeats or (3 if options.short else 5)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(arguments.fasta or Path(folder) / "made_up.fasta").absolute()
-        if arguments.fasta is None:
-            make_fasta(path, 20_000_000 if arguments.short else 100_000_000)
+        path = Path(options.fasta or Path(folder) / "made_up.fasta").absolute()
+        if options.fasta is None:
+            make_fasta(path, 20_000_000 if options.short else 100_000_000)
         size_mb = path.stat().st_size / 1e6
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
         for _ in range(repeats):
             for name in CONTENDERS:
                 runs[name].append(measure(name, path))
     base = statistics.median(run["cpu_s"] for run in runs["Biopython SeqIO.parse alone"])
-    lines = [
-        f"\n## FASTA to shards ({date.today()})",
-        f"\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; {size_mb:.0f} MB of plain FASTA, "
-        f"one process each, {repeats} runs in alternation, medians; load average {os.getloadavg()[0]:.1f}.\n",
-        "| what | MB/s of processor time | ratio to SeqIO | MB/s of wall time | peak memory, MB |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    rows = []
     for name, results in runs.items():
         cpu, wall, peak = (statistics.median(run[key] for run in results) for key in ("cpu_s", "wall_s", "peak_mb"))
-        lines.append(f"| {name} | {size_mb / cpu:.0f} | {base / cpu:.2f} | {size_mb / wall:.0f} | {peak:.0f} |")
-    text = "\n".join(lines) + "\n"
-    sys.stdout.write(text)
-    with open(RESULTS, "a", encoding="utf-8") as handle:
-        handle.write(text)
+        rows.append((name, f"{size_mb / cpu:.0f}", f"{base / cpu:.2f}", f"{size_mb / wall:.0f}", f"{peak:.0f}"))
+    header = ("what", "MB/s of processor time", "times SeqIO", "MB/s of wall time", "peak memory, MB")
+    note = f"\n\n{size_mb:.0f} MB of plain FASTA, one process each, medians of {repeats} runs in alternation."
+    report("FASTA to shards", table(header, rows) + note, options.results)
 
 
 if __name__ == "__main__":
-    started = time.monotonic()
     main()
-    sys.stderr.write(f"{time.monotonic() - started:.0f} s in all\n")

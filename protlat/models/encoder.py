@@ -17,7 +17,8 @@ from protlat.models.hub import PretrainedModel
 from protlat.nn.attention.layer import AttentionLayer
 from protlat.nn.block import Block
 from protlat.nn.norms import build_norm
-from protlat.ops.segments import Segments, pack, unpack
+from protlat.nn.positions import LearnedPositions
+from protlat.ops.segments import Segments, pack, rounded_size, unpack
 
 INIT_STD = 0.02
 
@@ -96,7 +97,9 @@ class Encoder(PretrainedModel):
         """
         wanted = {self.resolve_layer(layer) for layer in layers}
         n_tokens = len(tokens)
-        tokens, segments = round_up(tokens, segments, self.alphabet.pad_id)
+        if not isinstance(self.positions, LearnedPositions):
+            # The filler could be longer than a table of learned positions.
+            tokens, segments = round_up(tokens, segments, self.alphabet.pad_id)
         out = self._forward(tokens, segments, wanted)
         return out if len(tokens) == n_tokens else {layer: x[:n_tokens] for layer, x in out.items()}
 
@@ -150,18 +153,12 @@ class Encoder(PretrainedModel):
         return layer if layer >= 0 else n_layers + 1 + layer
 
 
-def rounded_size(n: int) -> int:
-    """The next of 32 to 63 sizes an octave: at most 3 % more."""
-    step = max(1, 1 << max(n.bit_length() - 6, 0))
-    return -(-n // step) * step
-
-
 def round_up(tokens: torch.Tensor, segments: Segments, pad_id: int) -> tuple[torch.Tensor, Segments]:
     """Add filler on CPU, so that batches come in few sizes.
 
     oneDNN, which multiplies bfloat16 matrices on CPU, builds and keeps a program for every new number of rows: with
-    batches of any size that costs a third of the speed and memory that grows with every batch. The filler is
-    sequences of one token, and sequences do not see each other.
+    batches of any size that costs a third of the speed and memory that grows with every batch. The filler is one more
+    sequence, and sequences do not see each other.
     """
     missing = rounded_size(len(tokens)) - len(tokens)
     if missing == 0 or tokens.device.type != "cpu":

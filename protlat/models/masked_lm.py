@@ -8,10 +8,10 @@ from torch import nn
 
 from protlat.alphabet import Alphabet
 from protlat.models.config import ModelConfig
-from protlat.models.encoder import Encoder, init_module, rounded_size
+from protlat.models.encoder import Encoder, init_module
 from protlat.models.hub import PretrainedModel
 from protlat.nn.norms import build_norm
-from protlat.ops.segments import Segments
+from protlat.ops.segments import Segments, rounded_size
 
 
 class MaskedLMHead(nn.Module):

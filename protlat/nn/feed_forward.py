@@ -15,10 +15,10 @@ from protlat.config import Config
 class FeedForward(nn.Module):
     """Linear, GELU, linear."""
 
-    def __init__(self, dim: int, hidden_dim: int, dropout: float) -> None:
+    def __init__(self, dim: int, hidden_dim: int, dropout: float, bias: bool) -> None:
         super().__init__()
-        self.up = nn.Linear(dim, hidden_dim)
-        self.down = nn.Linear(hidden_dim, dim)
+        self.up = nn.Linear(dim, hidden_dim, bias)
+        self.down = nn.Linear(hidden_dim, dim, bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -38,10 +38,12 @@ class GatedFeedForward(nn.Module):
     Shazeer 2020, "GLU variants improve Transformer", equation 5 (GEGLU, SwiGLU).
     """
 
-    def __init__(self, dim: int, hidden_dim: int, dropout: float, activation: Literal["gelu", "silu"]) -> None:
+    def __init__(
+        self, dim: int, hidden_dim: int, dropout: float, bias: bool, activation: Literal["gelu", "silu"]
+    ) -> None:
         super().__init__()
-        self.up = nn.Linear(dim, 2 * hidden_dim)
-        self.down = nn.Linear(hidden_dim, dim)
+        self.up = nn.Linear(dim, 2 * hidden_dim, bias)
+        self.down = nn.Linear(hidden_dim, dim, bias)
         self.dropout = nn.Dropout(dropout)
         self.activation = activation
 
@@ -59,8 +61,11 @@ class GeluConfig(Config):
     expansion: float = Field(4.0, gt=0)
     """Hidden width as a multiple of the model width."""
 
+    bias: bool = True
+    """Whether the two linear layers have a bias; without one they run faster, since a bias is a pass of its own."""
+
     def build(self, dim: int, dropout: float) -> nn.Module:
-        return FeedForward(dim, round(dim * self.expansion), dropout)
+        return FeedForward(dim, round(dim * self.expansion), dropout, self.bias)
 
 
 class GluConfig(Config):
@@ -70,8 +75,11 @@ class GluConfig(Config):
     expansion: float = Field(4.0, gt=0)
     """Hidden width as a multiple of the model width."""
 
+    bias: bool = True
+    """Whether the two linear layers have a bias; without one they run faster, since a bias is a pass of its own."""
+
     def build(self, dim: int, dropout: float) -> nn.Module:
-        return GatedFeedForward(dim, round(dim * self.expansion), dropout, "gelu")
+        return GatedFeedForward(dim, round(dim * self.expansion), dropout, self.bias, "gelu")
 
 
 class SwigluConfig(Config):
@@ -81,8 +89,11 @@ class SwigluConfig(Config):
     expansion: float = Field(8 / 3, gt=0)
     """Hidden width as a multiple of the model width, rounded to a multiple of 16."""
 
+    bias: bool = True
+    """Whether the two linear layers have a bias; without one they run faster, since a bias is a pass of its own."""
+
     def build(self, dim: int, dropout: float) -> nn.Module:
-        return GatedFeedForward(dim, max(16, round(dim * self.expansion / 16) * 16), dropout, "silu")
+        return GatedFeedForward(dim, max(16, round(dim * self.expansion / 16) * 16), dropout, self.bias, "silu")
 
 
 FeedForwardConfig = Annotated[GeluConfig | GluConfig | SwigluConfig, Field(discriminator="kind")]

@@ -6,13 +6,16 @@ call costs microseconds. `chunked` cuts every sequence into chunks and adds up c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import torch
 
 from protlat.ops.segments import ChunkTable, Segments
 
 DEFAULT_CHUNK = 128
+_ROUND_TO = 64
+_SHORT_AT_ONCE = 16
 
 
 def softmax_over_positions(
@@ -31,11 +34,13 @@ def softmax_over_positions(
 
     Returns
     -------
-    torch.Tensor, shape (T, H, M), float32 (float64 for float64 keys)
+    torch.Tensor, shape (T, H, M), dtype of k
         Non-negative; sums to 1 over each sequence for every head and channel.
     """
     if implementation == "split":
-        return _by_runs(lambda rows: rows.softmax(1, dtype=_wide(k.dtype)), segments, k)
+        # Taken in float32 inside, whatever the dtype.
+        rows = [part.unflatten(0, run).softmax(1).flatten(0, 1) for part, run in _runs(k, segments)]
+        return _joined(rows)
     table = segments.chunks(chunk)
     wide = _at_least_float32(k)
     rows = _to_chunks(wide, table).masked_fill(~table.valid[:, :, None, None], -torch.inf)
@@ -43,7 +48,7 @@ def softmax_over_positions(
     peak = _segment_max(rows.detach().amax(1), table, len(segments))
     features = (rows - peak[table.segment][:, None]).exp()
     total = _segment_sum(features.sum(1), table, len(segments))
-    return _from_chunks(features / total[table.segment][:, None], table)
+    return _from_chunks(features / total[table.segment][:, None], table).to(k.dtype)
 
 
 def pooled_attention(
@@ -72,18 +77,14 @@ def pooled_attention(
 
     Notes
     -----
-    Time O(T H M D), memory O(S H M D) beside the result for S sequences. The pooled state is float32 at least.
-
-    The split form multiplies in float32 although bfloat16 products are faster: oneDNN, which does those, builds and keeps
-    a program for every new shape, and sequences have as many lengths as there are residues (measured with mixed
-    lengths: a third of the speed of inference lost, 30 MB more memory a batch).
+    Time O(T H M D), memory O(S H M D) beside the result for S sequences. Products accumulate in float32; the chunked
+    form also adds chunks up in float32.
     """
+    features_q, features_k = features_q.to(v.dtype), features_k.to(v.dtype)
     if implementation == "split":
-        wide = (_at_least_float32(x) for x in (features_q, features_k, v))
-        with torch.autocast(v.device.type, enabled=False):
-            return _by_runs(_pool_run, segments, *wide).to(v.dtype)
+        return _pool_by_sequence(features_q, features_k, v, segments)
     table = segments.chunks(chunk)
-    q_rows, k_rows, v_rows = (_to_chunks(x.to(v.dtype), table) for x in (features_q, features_k, v))
+    q_rows, k_rows, v_rows = (_to_chunks(x, table) for x in (features_q, features_k, v))
     # Rows beyond a sequence's end repeat a true row; zeroed keys keep them out of the sum.
     k_rows = k_rows.masked_fill(~table.valid[:, :, None, None], 0)
     # (N, H, M, C) @ (N, H, C, D)
@@ -108,22 +109,56 @@ def segment_mean(x: torch.Tensor, segments: Segments) -> torch.Tensor:
     return total / lengths.view(-1, *[1] * (total.dim() - 1))
 
 
-def _pool_run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    # (R, H, M, L) @ (R, H, L, D), then (R, H, L, M) @ (R, H, M, D)
-    state = torch.matmul(k.permute(0, 2, 3, 1), v.permute(0, 2, 1, 3))
-    return torch.matmul(q.permute(0, 2, 1, 3), state).permute(0, 2, 1, 3)
+def _pool_by_sequence(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments) -> torch.Tensor:
+    lengths = segments.lengths
+    table = None
+    if v.dtype == torch.bfloat16:
+        # oneDNN, which multiplies bfloat16 on CPU, builds and keeps a program for every new shape, and sequences have
+        # as many lengths as there are residues: mixed lengths cost a third of the speed and 30 MB a batch before
+        # lengths were rounded up here. Keys of the added rows are zero.
+        table = segments.rounded(_ROUND_TO)
+        lengths = table.lengths
+        if not table.is_view:
+            q, k, v = (x[table.rows] for x in (q, k, v))
+            k = k.index_fill(0, table.added, 0)
+    sizes = _call_sizes(lengths)
+    out = []
+    for (n, length), *parts in zip(
+        sizes, *(x.split([n * length for n, length in sizes]) for x in (q, k, v)), strict=True
+    ):
+        rows_q, rows_k, rows_v = (part.unflatten(0, (n, length)) if n > 1 else part for part in parts)
+        # (..., H, M, L) @ (..., H, L, D), then (..., H, L, M) @ (..., H, M, D)
+        state = torch.matmul(rows_k.transpose(-3, -2).transpose(-2, -1), rows_v.transpose(-3, -2))
+        read = torch.matmul(rows_q.transpose(-3, -2), state).transpose(-3, -2)
+        out.append(read.flatten(0, 1) if n > 1 else read)
+    joined = _joined(out)
+    return joined if table is None or table.is_view else joined[table.inverse]
 
 
-def _by_runs(function: Callable[..., torch.Tensor], segments: Segments, *tensors: torch.Tensor) -> torch.Tensor:
-    """Apply a function of (R, L, ...) tensors to every run of R neighbouring sequences of one length L."""
+def _call_sizes(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Sequences to multiply at once, as (how many, length): short ones of one length by 16, others one by one.
+
+    One sequence needs no copy, since its heads are strided matrices; short ones are not worth a call each.
+    """
+    sizes: list[tuple[int, int]] = []
+    for length, same in groupby(lengths):
+        n = len(list(same))
+        if length <= _ROUND_TO:
+            sizes += [(_SHORT_AT_ONCE, length)] * (n // _SHORT_AT_ONCE)
+            n %= _SHORT_AT_ONCE
+        sizes += [(1, length)] * n
+    return sizes
+
+
+def _runs(x: torch.Tensor, segments: Segments) -> Iterator[tuple[torch.Tensor, tuple[int, int]]]:
+    """Rows of every run of R neighbouring sequences of one length L, with (R, L)."""
     runs = segments.runs
     # Splitting at once, not slicing: the backward pass of a slice fills a tensor of the whole batch.
-    pieces = zip(*(x.split([n * length for n, length in runs]) for x in tensors), strict=True)
-    out = [
-        function(*(part.unflatten(0, run) for part in parts)).flatten(0, 1)
-        for parts, run in zip(pieces, runs, strict=True)
-    ]
-    return out[0] if len(out) == 1 else torch.cat(out)
+    return zip(x.split([n * length for n, length in runs]), runs, strict=True)
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _to_chunks(x: torch.Tensor, table: ChunkTable) -> torch.Tensor:

@@ -39,6 +39,30 @@ class ChunkTable(NamedTuple):
     is_view: bool
 
 
+class RoundedTable(NamedTuple):
+    """Every sequence lengthened to one of few lengths.
+
+    Attributes
+    ----------
+    rows : torch.Tensor, shape (P,), int64
+        Packed position of each row; added rows repeat a token of their own sequence.
+    added : torch.Tensor, shape (A,), int64
+        Rows that are not tokens.
+    inverse : torch.Tensor, shape (T,), int64
+        Row of each packed token.
+    lengths : tuple of int
+        New length of each sequence.
+    is_view : bool
+        True when nothing was added.
+    """
+
+    rows: torch.Tensor
+    added: torch.Tensor
+    inverse: torch.Tensor
+    lengths: tuple[int, ...]
+    is_view: bool
+
+
 class Segments:
     """Sequences laid end to end in T packed tokens.
 
@@ -97,8 +121,8 @@ class Segments:
         return self._cache[key]
 
     def with_filler(self, n_tokens: int) -> Segments:
-        """These sequences and `n_tokens` more of one token each behind them; made once, so that its tables are kept."""
-        return self.derive(("filler", n_tokens), lambda: Segments((*self.lengths, *[1] * n_tokens), self.device))
+        """These sequences and one more of `n_tokens` behind them; made once, so that its tables are kept too."""
+        return self.derive(("filler", n_tokens), lambda: Segments((*self.lengths, n_tokens), self.device))
 
     @property
     def cu_seqlens(self) -> torch.Tensor:
@@ -156,6 +180,23 @@ class Segments:
             return ((self.positions < distance) | (last - self.positions < distance)).nonzero().flatten()
 
         return self.derive(("near_borders", distance), make)
+
+    def rounded(self, multiple: int) -> RoundedTable:
+        """Every sequence lengthened to a multiple of `multiple`, and long ones to coarser multiples, by at most 3 %."""
+        return self.derive(("rounded", multiple), lambda: self._make_rounded(multiple))
+
+    def _make_rounded(self, multiple: int) -> RoundedTable:
+        new = torch.tensor([rounded_size(n, multiple) for n in self.lengths])
+        old = torch.tensor(self.lengths)
+        starts = F.pad(old.cumsum(0), (1, 0))[:-1]
+        new_starts = F.pad(new.cumsum(0), (1, 0))[:-1]
+        owner = torch.repeat_interleave(torch.arange(len(self)), new)
+        offset = torch.arange(int(new.sum())) - new_starts[owner]
+        added = offset >= old[owner]
+        rows = starts[owner] + offset.minimum(old[owner] - 1)
+        tables = (rows, added.nonzero().flatten(), (~added).nonzero().flatten())
+        rows, where, inverse = (t.to(self.device) for t in tables)
+        return RoundedTable(rows, where, inverse, tuple(new.tolist()), not bool(added.any()))
 
     def chunks(self, size: int) -> ChunkTable:
         """Every sequence cut into chunks of `size` tokens."""
@@ -225,6 +266,12 @@ class Segments:
         key_ids = torch.where((key >= 0) & (key < n_tokens), self.ids[key.clamp(0, n_tokens - 1)], -2)
         seen = (distance.abs() <= radius) & (key_ids[:, None, :] == query_ids[:, :, None])
         return _additive(seen | (distance == 0), dtype)[:, None]
+
+
+def rounded_size(n: int, least_step: int = 1) -> int:
+    """The next of 32 to 63 sizes an octave, then of the multiples of 256: at most 3 % more, for steps from `least_step`."""
+    step = max(min(1 << max(n.bit_length() - 6, 0), 256), least_step)
+    return -(-n // step) * step
 
 
 def _additive(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

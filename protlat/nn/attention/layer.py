@@ -41,14 +41,14 @@ class AttentionLayer(nn.Module):
         inner = n_heads * head_dim
         self.is_pooled = [group.kind in POOLED_KINDS for group in groups]
         self.pooled_heads = sum(n for n, pooled in zip(self.group_heads, self.is_pooled, strict=True) if pooled)
-        gate_width = {"none": 0, "channel": head_dim, "head": 1}
+        per_head = {"none": 0, "channel": head_dim, "head": 1}
         self.gate = gate
-        self.widths = [3 * inner, self.pooled_heads * gate_width[gate.write], n_heads * gate_width[gate.output]]
-        # One product for queries, keys, values and gates: the input is read once. Only the gates have a bias: in a
-        # fused product a bias costs a pass over the whole output.
-        self.project = nn.Linear(d_model, sum(self.widths), bias=False)
-        self.write_bias = nn.Parameter(torch.zeros(self.widths[1])) if self.widths[1] else None
-        self.output_bias = nn.Parameter(torch.zeros(self.widths[2])) if self.widths[2] else None
+        self.gate_widths = [self.pooled_heads * per_head[gate.write], n_heads * per_head[gate.output]]
+        self.gate_sizes = [per_head[gate.write], per_head[gate.output]]
+        self.project = nn.Linear(d_model, 3 * inner, bias=False)
+        # Apart from the projection: rows of 3 * inner + n_heads values would lie across cache lines, which makes
+        # element-wise work on their parts up to six times slower.
+        self.project_gates = nn.Linear(d_model, sum(self.gate_widths)) if any(self.gate_widths) else None
         self.cores = nn.ModuleList(group.build(head_dim) for group in groups)
         self.conv_on = "" if local_conv is None else local_conv.target
         self.conv = None
@@ -58,26 +58,28 @@ class AttentionLayer(nn.Module):
 
     def reset_gates(self) -> None:
         """Set the biases that gates start from; called after the general initialisation."""
-        if self.write_bias is not None:
-            nn.init.constant_(self.write_bias, self.gate.write_bias)
+        if self.project_gates is not None:
+            nn.init.constant_(self.project_gates.bias[: self.gate_widths[0]], self.gate.write_bias)
 
     def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
         """(T, E) -> (T, E)."""
-        qkv, write, output = self.project(x).split(self.widths, dim=-1)
+        qkv = self.project(x)
+        write, output = None, None
+        if self.project_gates is not None:
+            gates = torch.sigmoid(self.project_gates(x)).split(self.gate_widths, dim=-1)
+            write, output = (
+                g.unflatten(-1, (-1, w)) if w else None for g, w in zip(gates, self.gate_sizes, strict=True)
+            )
         if self.conv is not None and self.conv_on == "qkv":
             qkv = self.conv(qkv, segments)
         q, k, v = qkv.chunk(3, dim=-1)
         if self.conv is not None and self.conv_on == "v":
             v = self.conv(v, segments)
-        write_gate = None
-        if self.write_bias is not None:
-            write_gate = torch.sigmoid(write + self.write_bias).unflatten(-1, (self.pooled_heads, -1))
         q, k, v = (part.unflatten(-1, (self.n_heads, self.head_dim)) for part in (q, k, v))
-        values = self._attend(q, k, v, segments, write_gate)
-        if self.output_bias is not None:
-            factor = torch.sigmoid(output + self.output_bias).unflatten(-1, (self.n_heads, -1))
+        values = self._attend(q, k, v, segments, write)
+        if output is not None:
             # A learned scale of the norm would only repeat what `mix` can do.
-            values = values * (factor * inverse_rms(values) if self.gate.norm else factor)
+            values = values * (output * inverse_rms(values) if self.gate.norm else output)
         return self.mix(values.flatten(1))
 
     def _attend(

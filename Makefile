@@ -36,19 +36,19 @@ $(VENV)/.core: setup.py constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) pip setuptools wheel
 	$(PIP) torch
-	$(PIP) -e .
+	$(PIP) -e '.[plot]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.core
-	$(PIP) -e '.[test,anndata,tokenizers]'
+	$(PIP) -e '.[test,plot,anndata,tokenizers]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.core
-	$(PIP) -e '.[bench]'
+	$(PIP) -e '.[plot,bench]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.core
-	$(PIP) -e '.[docs]'
+	$(PIP) -e '.[plot,docs]'
 	touch $@
 
 clean:

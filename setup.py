@@ -30,14 +30,13 @@ CORE = [
     "tensorboard>=2.16",
     "zstandard>=0.22",
     "datasketch>=1.6",
-    "matplotlib>=3.8",
     "setuptools",  # torch's C++ extensions, which DeepSpeed compiles, import it
     "ninja",  # builds DeepSpeed's shared-memory operation for several processes on CPU
 ]
 EXTRAS = {
     "anndata": ["anndata>=0.10"],
     "tokenizers": ["tokenizers>=0.19"],
-    "plot": ["seaborn>=0.13"],
+    "plot": ["matplotlib>=3.8"],
     "cuda": ["triton>=3.0; platform_system == 'Linux'"],
     "test": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],
     "bench": ["linear-attention-transformer==0.19.1", "transformers>=4.45", "pyfastx>=2.1"],

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from protlat.pipelines.embed import EmbedConfig, run
 
 from benchmarks.common import parser, prepare, report, table
 from protlat.alphabet import PROTEIN
 from protlat.data.packing import batches_by_tokens, pack_ids, with_specials
 from protlat.models import Encoder, MaskedLM, load_preset
+from protlat.pipelines.embed import EmbedConfig, run
 
 TOKS_PER_BATCH = 8192
 

@@ -9,7 +9,6 @@ that took it longer than the limit or that it could not do.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import torch
 
 from benchmarks.common import parser, prepare, report, table
 from benchmarks.peers import build
+from protlat.reporting import peak_memory_bytes
 
 LENGTHS = (512, 2048, 8192, 35_991, 131_072, 524_288, 1_000_000)
 SHORT_LENGTHS = (512, 8192, 35_991, 131_072)
@@ -29,7 +29,6 @@ def measure(name: str, length: int, dtype: torch.dtype) -> dict[str, float]:
     model, forward = build(name, length)
     run = forward(model.to(dtype).eval())
     tokens = torch.randint(4, 24, (1, length))
-    before_gb = _peak_gb()
     with torch.inference_mode():
         # The first pass pays for pages and kernels; a pass of many seconds is not repeated.
         for _ in range(2):
@@ -38,11 +37,7 @@ def measure(name: str, length: int, dtype: torch.dtype) -> dict[str, float]:
             seconds = time.perf_counter() - start_s
             if seconds > 30:
                 break
-    return {"seconds": seconds, "peak_gb": _peak_gb(), "start_gb": before_gb}
-
-
-def _peak_gb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return {"seconds": seconds, "peak_gb": peak_memory_bytes() / 1e9}
 
 
 def child(name: str, length: int, threads: int) -> dict[str, float] | str:

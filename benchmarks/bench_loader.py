@@ -16,15 +16,14 @@ from importlib import resources
 from itertools import islice, pairwise
 from pathlib import Path
 
-from protlat.data_prep.config import PrepConfig
-from protlat.data_prep.flow import run as prepare_shards
-from protlat.pipelines.pretrain import PretrainConfig, load_config, run
-
 from benchmarks.common import parser, prepare, report, table
 from protlat.data.batching import BatchPlan, Position
 from protlat.data.dataset import MaskedDataset
 from protlat.data.masking import Masker
 from protlat.data.shards import ShardReader
+from protlat.data_prep.config import PrepConfig, SplitConfig
+from protlat.data_prep.flow import run as prepare_shards
+from protlat.pipelines.pretrain import PretrainConfig, load_config, run
 from protlat.training.metrics import read_metrics
 
 WARM_UP_STEPS = 5
@@ -60,7 +59,8 @@ def step_figures(config: PretrainConfig) -> tuple[float, float]:
 def bundled_shards(folder: Path) -> str:
     """Shards of the proteins of `protlat demo`."""
     fasta = resources.files("protlat").joinpath("demo_data", "proteins.fasta")
-    prepare_shards(PrepConfig(inputs=(str(fasta),), output=str(folder / "shards"), valid_fraction=0.1))
+    split = SplitConfig(valid_fraction=0.1)
+    prepare_shards(PrepConfig(inputs=(str(fasta),), output=str(folder / "shards"), split=split))
     return str(folder / "shards")
 
 

@@ -44,7 +44,7 @@ CONTENDERS = {
     ),
 }
 _SCRIPT = """
-import json, logging, os, resource, sys, time
+import json, logging, os, sys, time
 logging.disable(logging.CRITICAL)
 path, folder = sys.argv[1:3]
 {imports}
@@ -54,7 +54,7 @@ def cpu_s():
 wall, cpu = time.perf_counter(), cpu_s()
 {work}
 wall, cpu = time.perf_counter() - wall, cpu_s() - cpu
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 print(json.dumps({{"wall_s": wall, "cpu_s": cpu, "peak_mb": peak}}))
 """
 

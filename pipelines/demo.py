@@ -13,6 +13,7 @@ from pydantic import Field
 from protlat.config import Config
 from protlat.errors import OutputError
 from protlat.files import atomic_path
+from protlat.plotting import new_figure, require_plotting
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +54,14 @@ def run(config: DemoConfig, command: Callable[[list[str]], object]) -> dict[str,
     OutputError
         The folder holds something else than an earlier demonstration.
     """
+    require_plotting("protlat demo")
     out = Path(config.output)
     _check_folder(out)
     fasta = out / "proteins.fasta"
     with atomic_path(fasta) as temporary:
         temporary.write_bytes(resources.files("protlat").joinpath("demo_data", "proteins.fasta").read_bytes())
     one = out / "one_protein.fasta"
-    _write_first_record(fasta, one)
+    _write_short_record(fasta, one)
     vectors, residues = out / "embeddings.parquet", out / "embeddings.h5"
     lines = [
         ["prep", fasta, "-o", out / "shards", "--tag-pattern", TAG_PATTERN, "--valid-fraction", "0.1", "--overwrite"],
@@ -97,11 +99,12 @@ def _check_folder(out: Path) -> None:
         raise OutputError(f"{out}: not empty and not an earlier demonstration; choose another folder with -o")
 
 
-def _write_first_record(source: Path, target: Path) -> None:
-    text = source.read_text(encoding="utf-8")
-    end = text.find("\n>", 1)
+def _write_short_record(source: Path, target: Path) -> None:
+    """The first protein that fits two panels of the heat map."""
+    records = source.read_text(encoding="utf-8").split(">")[1:]
+    chosen = next(r for r in records if len("".join(r.splitlines()[1:])) <= 160)
     with atomic_path(target) as temporary:
-        temporary.write_text(text[: end + 1] if end > 0 else text, encoding="utf-8")
+        temporary.write_text(">" + chosen, encoding="utf-8")
 
 
 def draw_map(vectors: str | Path, picture: str | Path) -> None:
@@ -115,8 +118,6 @@ def draw_map(vectors: str | Path, picture: str | Path) -> None:
         PNG to write.
     """
     import pyarrow.parquet as pq
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from sklearn.decomposition import PCA
     from sklearn.preprocessing import StandardScaler
 
@@ -127,8 +128,7 @@ def draw_map(vectors: str | Path, picture: str | Path) -> None:
     pca = PCA(2, random_state=0)
     points = pca.fit_transform(x)
     tags = np.array([name.rsplit("_", 1)[0] for name in table.column("identifier").to_pylist()])
-    figure = Figure(figsize=(7.5, 5.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.5, 5.5)
     axes = figure.add_subplot()
     for tag in sorted(set(tags)):
         mine = points[tags == tag]
@@ -139,4 +139,4 @@ def draw_map(vectors: str | Path, picture: str | Path) -> None:
     axes.set_title(f"Mean embeddings of {len(table)} proteins")
     axes.legend(title="collection", frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     with atomic_path(picture) as temporary:
-        figure.savefig(temporary, dpi=150, format="png")
+        figure.savefig(temporary, format="png")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from protlat.files import format_bytes
 from protlat.models import MaskedLM
+from protlat.plotting import can_plot
 from protlat.reporting import format_seconds, peak_memory_bytes
 from protlat.training.loop import Loop
 from protlat.training.metrics import METRICS_FILE, read_metrics
 from protlat.training.report import loss_curve, model_card
 from protlat.training.run_folder import RunFolder, command_line
 from protlat.training.state import gather_weights
+
+log = logging.getLogger(__name__)
 
 
 def write_model(folder: RunFolder, model: MaskedLM, loop: Loop, config_yaml: str) -> None:
@@ -50,7 +54,10 @@ def write_model(folder: RunFolder, model: MaskedLM, loop: Loop, config_yaml: str
     }
     floors = None if parts.floors is None else parts.floors["whole"]
     model.save_pretrained(folder.path / "model", model_card(facts, loop.final_scores, floors))
-    loss_curve(folder.path / "loss_curve.png", read_metrics(folder.path / METRICS_FILE))
+    if can_plot():
+        loss_curve(folder.path / "loss_curve.png", read_metrics(folder.path / METRICS_FILE))
+    else:
+        log.warning("no loss curve drawn: matplotlib is not installed (pip install 'protlat[plot]')")
 
 
 def account_of(folder: RunFolder, loop: Loop, n_parameters: int) -> dict[str, Any]:
@@ -75,5 +82,6 @@ def account_of(folder: RunFolder, loop: Loop, n_parameters: int) -> dict[str, An
     account["run folder"] = str(folder.path)
     if loop.stopped_by is None:
         account["model"] = str(folder.path / "model")
-        account["loss curve"] = str(folder.path / "loss_curve.png")
+        if can_plot():
+            account["loss curve"] = str(folder.path / "loss_curve.png")
     return account

@@ -19,6 +19,14 @@ _QUIET_INTERVAL_S = 30.0
 
 def peak_memory_bytes() -> int:
     """Highest resident memory of this process so far (children not included)."""
+    try:
+        with open("/proc/self/status") as status:
+            peak_kb = next((line.split()[1] for line in status if line.startswith("VmHWM:")), None)
+    except OSError:
+        peak_kb = None
+    if peak_kb is not None:
+        return int(peak_kb) * 1024
+    # Second choice: on Linux this figure is inherited from the process that started this one.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

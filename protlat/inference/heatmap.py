@@ -9,6 +9,7 @@ import numpy as np
 
 from protlat.errors import ConfigError
 from protlat.files import atomic_path
+from protlat.plotting import new_figure, require_plotting
 
 MAX_POSITIONS = 3000
 _PER_PANEL = 80
@@ -24,7 +25,10 @@ def require_drawable(n_positions: int) -> None:
     ------
     ConfigError
         More than a picture can show.
+    MissingExtraError
+        matplotlib is not installed.
     """
+    require_plotting("--plot")
     if n_positions > MAX_POSITIONS:
         raise ConfigError(
             f"--plot: {n_positions:,} positions do not fit a picture; choose at most {MAX_POSITIONS:,} with --positions"
@@ -61,13 +65,12 @@ def draw_heatmap(
     require_drawable(len(positions_1based))
     if sorted(residues) != sorted(_ORDER):
         raise ConfigError("--plot draws the 20 residues; this model's alphabet is another")
-    from matplotlib.figure import Figure
 
     column_of = {residue: column for column, residue in enumerate(residues)}
     table = probabilities[:, [column_of[residue] for residue in _ORDER]].T
     n_columns = min(len(positions_1based), _PER_PANEL)
     n_panels = -(-len(positions_1based) // _PER_PANEL)
-    figure = Figure(figsize=(max(4.5, 1.6 + 0.16 * n_columns), 0.7 + 3.4 * n_panels), dpi=120, layout="constrained")
+    figure = new_figure(max(4.5, 1.6 + 0.16 * n_columns), 0.7 + 3.4 * n_panels, dpi=120)
     axes = figure.subplots(n_panels, 1, squeeze=False)[:, 0]
     image = None
     for panel, axis in enumerate(axes):
@@ -87,7 +90,7 @@ def draw_heatmap(
             axis.scatter(*zip(*dots, strict=True), s=9, facecolors="white", edgecolors="black", linewidths=0.6)
         axis.set_yticks(range(len(_ORDER)), list(_ORDER), fontsize=7, family="monospace")
         contiguous = shown[-1] - shown[0] == len(shown) - 1
-        if len(shown) <= 20:
+        if len(positions_1based) <= 20:
             ticks = list(range(len(shown)))
         else:
             ticks = [x for x, position in enumerate(shown) if (position if contiguous else x) % 10 == 0]

@@ -39,8 +39,7 @@ def softmax_over_positions(
     """
     if implementation == "split":
         # Taken in float32 inside, whatever the dtype.
-        rows = [part.unflatten(0, run).softmax(1).flatten(0, 1) for part, run in _runs(k, segments)]
-        return _joined(rows)
+        return _joined([part.unflatten(0, run).softmax(1).flatten(0, 1) for part, run in _runs(k, segments)])
     table = segments.chunks(chunk)
     wide = _at_least_float32(k)
     rows = _to_chunks(wide, table).masked_fill(~table.valid[:, :, None, None], -torch.inf)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from protlat.files import atomic_path, format_bytes
+from protlat.plotting import new_figure
 from protlat.reporting import format_count, format_seconds
 
 
@@ -93,13 +94,9 @@ def _scores(scores: dict[str, Any] | None, floors: dict[str, Any] | None) -> lis
 
 def loss_curve(path: str | Path, rows: list[dict[str, Any]]) -> None:
     """Draw training and validation loss over tokens, with the floors as lines, to a PNG file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     train = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "eval" and row["loss"] is not None]
-    figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7, 4.2)
     axes = figure.add_subplot()
     tokens = [row["tokens"] / 1e6 for row in train]
     losses = [row["loss"] for row in train]

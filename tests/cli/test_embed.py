@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from protlat.pipelines.embed import EmbedConfig
 
 from protlat.cli.embed import embed, embed_values
 from protlat.cli.words import is_integer, one_of, spread_words
+from protlat.pipelines.embed import EmbedConfig
 
 KINDS = {"--include": one_of("mean", "per_tok", "cls"), "--repr-layers": is_integer}
 

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from protlat.data_prep.config import PrepConfig
-from protlat.data_prep.flow import run
 
 from protlat.cli.info import print_tables
 from protlat.cli.main import main
+from protlat.data_prep.config import PrepConfig
+from protlat.data_prep.flow import run
 
 
 def call(*arguments: str) -> int:

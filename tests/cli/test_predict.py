@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from protlat.pipelines.predict import PredictMaskedConfig
 
 from protlat.cli.predict import masked_values, predict
+from protlat.pipelines.predict import PredictMaskedConfig
 
 
 def test_the_command_line_reaches_the_config() -> None:

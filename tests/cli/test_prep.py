@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from protlat.data_prep.config import PrepConfig
 
 from protlat.cli.main import main
 from protlat.cli.prep import prep
+from protlat.data_prep.config import PrepConfig
 
 
 def call(*arguments: str) -> int:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from protlat.pipelines.pretrain import PretrainConfig, load_config
 
 from protlat.cli.main import main
 from protlat.cli.pretrain import pretrain
+from protlat.pipelines.pretrain import PretrainConfig, load_config
 
 
 def test_help_names_the_limits_and_the_exit_codes() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from protlat.data_prep.config import PrepConfig
-from protlat.data_prep.flow import run
 
 from protlat.alphabet import PROTEIN
 from protlat.data.describe import describe_shards
 from protlat.data.shards import ShardReader, read_manifest
+from protlat.data_prep.config import PrepConfig
+from protlat.data_prep.flow import run
 from protlat.errors import ShardError
 
 N_ROWS = 40

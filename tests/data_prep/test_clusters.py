@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from protlat.data.shards import Manifest, ShardReader
 from protlat.data_prep import minhash
 from protlat.data_prep.clusters import choose_method
 from protlat.data_prep.config import PrepConfig, SplitConfig
 from protlat.data_prep.flow import run
-
-from protlat.data.shards import Manifest, ShardReader
 from protlat.errors import ConfigError, ProtlatError, SequenceError
 from tests.data_prep.helpers import mutated, random_protein, write_fasta
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from protlat.data_prep.config import PrepConfig
 
 PRESETS = sorted((Path(__file__).parents[2] / "configs" / "prep").rglob("*.yaml"))

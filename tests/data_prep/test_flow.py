@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from protlat.data_prep.config import PrepConfig
-from protlat.data_prep.flow import run
 
 from protlat.alphabet import BYTES, PROTEIN
 from protlat.data.shards import Manifest, ShardReader
+from protlat.data_prep.config import PrepConfig
+from protlat.data_prep.flow import run
 from protlat.errors import ConfigError, OutputError, SequenceError
 from tests.data_prep.helpers import random_fasta, random_protein, write_fasta
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import zstandard
-from protlat.data_prep.config import PrepConfig
-from protlat.data_prep.flow import run
 
 from protlat.alphabet import BYTES, PROTEIN
 from protlat.data.shards import Manifest, ShardReader
+from protlat.data_prep.config import PrepConfig
+from protlat.data_prep.flow import run
 from protlat.errors import ConfigError, SequenceError
 
 FILES = Path(__file__).parents[1] / "data_files"

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from protlat.data.shards import ShardReader
 from protlat.data_prep import workers
 from protlat.data_prep.config import PrepConfig
 from protlat.data_prep.flow import run
-
-from protlat.data.shards import ShardReader
 from protlat.errors import OutputError, ProtlatError, SequenceError
 from tests.data_prep.helpers import die, folder_bytes, random_fasta
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from protlat.pipelines.embed import EmbedConfig, run
 
 from protlat.alphabet import PROTEIN
 from protlat.errors import ConfigError, OutputError, SequenceError, ShardError
 from protlat.inference import load_embeddings
 from protlat.inference.reader import read_metadata
 from protlat.models import MaskedLM, ModelConfig
+from protlat.pipelines.embed import EmbedConfig, run
 
 
 @pytest.fixture(scope="module")

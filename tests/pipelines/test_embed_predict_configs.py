@@ -6,10 +6,10 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from protlat.pipelines.embed import EmbedConfig
-from protlat.pipelines.predict import PredictMaskedConfig
 
 from protlat.config import Config
+from protlat.pipelines.embed import EmbedConfig
+from protlat.pipelines.predict import PredictMaskedConfig
 
 CASES = [
     (Path(str(file)), kind)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from protlat.pipelines.predict import PredictMaskedConfig, run
 
 from protlat.alphabet import PROTEIN
 from protlat.data.packing import pack_ids, with_specials
 from protlat.errors import ConfigError, OutputError, SequenceError
 from protlat.models import MaskedLM, ModelConfig
+from protlat.pipelines.predict import PredictMaskedConfig, run
 
 PROTEINS = Path(__file__).parents[1] / "data_files" / "inference" / "pyfastx_protein.fa"
 

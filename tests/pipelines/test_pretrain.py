@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from protlat.pipelines.pretrain import PretrainConfig, load_config, run
 
 from protlat.alphabet import BYTES
 from protlat.data.batching import BatchPlan
 from protlat.errors import CheckpointError, ConfigError, OutputError, ShardError, TrainingError
 from protlat.models import MaskedLM
+from protlat.pipelines.pretrain import PretrainConfig, load_config, run
 from protlat.training import loop as loop_module
 from protlat.training.describe import describe_run
 from protlat.training.loop import LimitsConfig, resolve_limits

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from protlat.pipelines.pretrain import PretrainConfig, load_config, run
 from safetensors.torch import load_file
 
+from protlat.pipelines.pretrain import PretrainConfig, load_config, run
 from protlat.training import loop as loop_module
 from protlat.training.describe import describe_run
 from protlat.training.metrics import read_metrics

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from protlat.cli.options import config_options, device_options
+from protlat.cli.options import config_options, device_options, sequence_options
 from protlat.cli.words import WordsCommand, is_integer, one_of
 from protlat.config import Config
 
@@ -54,20 +54,7 @@ def _config_class() -> type[Config]:
     "--separate", is_flag=True, default=None, help="One file per kind and layer: STEM.mean.h5, STEM.per_tok.h5 ..."
 )
 @click.option("--store", type=click.Choice(["float16", "float32"]), help="Number type in the files. [default: float32]")
-@click.option(
-    "--toks-per-batch",
-    type=click.IntRange(min=1),
-    help="Tokens of one forward pass. [default: 8192 on a CPU, 65536 on a GPU]",
-)
-@click.option(
-    "--unknown",
-    type=click.Choice(["map", "keep", "error", "skip"]),
-    help="U Z O B J: map to X, keep, stop, or skip the record. [default: map]",
-)
-@click.option(
-    "--gaps", type=click.Choice(["error", "strip", "skip"]), help="'-' and '.' in sequences. [default: error]"
-)
-@click.option("--stops", type=click.Choice(["map", "error", "skip"]), help="'*' inside sequences. [default: map]")
+@sequence_options
 @click.option(
     "--long",
     "long_policy",
@@ -77,7 +64,6 @@ def _config_class() -> type[Config]:
 @click.option("--window", type=click.IntRange(min=2), help="Residues of a window (--long window). [default: 4096]")
 @click.option("--overlap", type=click.IntRange(min=0), help="Residues that windows share and blend. [default: 512]")
 @click.option("--max-length", type=click.IntRange(min=1), help="Longest sequence that cut, skip or window leave alone.")
-@click.option("--split", help="Split of shard folders. [default: all]")
 @click.option(
     "--resume", is_flag=True, default=None, help="Go on with an unfinished run of the same model, settings and input."
 )

@@ -49,12 +49,33 @@ def config_options(config_class: Callable[[], type[Config]]) -> Callable[[F], F]
     return decorate
 
 
-def model_option(function: F) -> F:
-    """``-m/--model``: a model folder, or a run folder with one."""
-    return click.option(
-        "-m", "--model", "model", required=True, type=click.Path(exists=True, file_okay=False),
-        help="Model folder, or the run folder of a pretraining.",
-    )(function)  # fmt: skip
+def sequence_options(function: F) -> F:
+    """``--toks-per-batch``, ``--unknown``, ``--gaps``, ``--stops`` and ``--split`` of the verbs that read sequences."""
+    for option in reversed(
+        (
+            click.option(
+                "--toks-per-batch",
+                type=click.IntRange(min=1),
+                help="Tokens of one forward pass. [default: 8192 on a CPU, 65536 on a GPU]",
+            ),
+            click.option(
+                "--unknown",
+                type=click.Choice(["map", "keep", "error", "skip"]),
+                help="U Z O B J: map to X, keep, stop, or skip the record. [default: map]",
+            ),
+            click.option(
+                "--gaps",
+                type=click.Choice(["error", "strip", "skip"]),
+                help="'-' and '.' in sequences. [default: error]",
+            ),
+            click.option(
+                "--stops", type=click.Choice(["map", "error", "skip"]), help="'*' inside sequences. [default: map]"
+            ),
+            click.option("--split", help="Split of shard folders. [default: all]"),
+        )
+    ):
+        function = option(function)
+    return function
 
 
 def device_options(function: F) -> F:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from protlat.cli.options import config_options, device_options
+from protlat.cli.options import config_options, device_options, sequence_options
 from protlat.config import Config
 
 
@@ -36,21 +36,7 @@ def predict() -> None:
 @click.option("--top-k", type=click.IntRange(min=1), help="Residues listed per position. [default: 5]")
 @click.option("--pseudo-perplexity", is_flag=True, default=None, help="One row per sequence: its pseudo-perplexity.")
 @click.option("--plot", metavar="PNG", help="Heat map of a single protein, positions x residues.")
-@click.option(
-    "--toks-per-batch",
-    type=click.IntRange(min=1),
-    help="Tokens of one forward pass. [default: 8192 on a CPU, 65536 on a GPU]",
-)
-@click.option(
-    "--unknown",
-    type=click.Choice(["map", "keep", "error", "skip"]),
-    help="U Z O B J: map to X, keep, stop, or skip the record. [default: map]",
-)
-@click.option(
-    "--gaps", type=click.Choice(["error", "strip", "skip"]), help="'-' and '.' in sequences. [default: error]"
-)
-@click.option("--stops", type=click.Choice(["map", "error", "skip"]), help="'*' inside sequences. [default: map]")
-@click.option("--split", help="Split of shard folders. [default: all]")
+@sequence_options
 @click.option("--overwrite", is_flag=True, default=None, help="Replace outputs.")
 @device_options
 @config_options(_masked_config)

@@ -30,8 +30,7 @@ CORE = [
     "tensorboard>=2.16",
     "zstandard>=0.22",
     "datasketch>=1.6",
-    "setuptools",  # torch's C++ extensions, which DeepSpeed compiles, import it
-    "ninja",  # builds DeepSpeed's shared-memory operation for several processes on CPU
+    "setuptools",  # DeepSpeed imports torch's extension builder, which imports it
 ]
 EXTRAS = {
     "anndata": ["anndata>=0.10"],

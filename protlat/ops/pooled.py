@@ -15,6 +15,7 @@ from protlat.ops.segments import ChunkTable, Segments
 
 DEFAULT_CHUNK = 128
 _ROUND_TO = 64
+_ROUNDED_DTYPES = (torch.bfloat16,)
 _SHORT_AT_ONCE = 16
 
 
@@ -111,7 +112,7 @@ def segment_mean(x: torch.Tensor, segments: Segments) -> torch.Tensor:
 def _pool_by_sequence(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments) -> torch.Tensor:
     lengths = segments.lengths
     table = None
-    if v.dtype == torch.bfloat16:
+    if v.dtype in _ROUNDED_DTYPES:
         # oneDNN, which multiplies bfloat16 on CPU, builds and keeps a program for every new shape, and sequences have
         # as many lengths as there are residues: mixed lengths cost a third of the speed and 30 MB a batch before
         # lengths were rounded up here. Keys of the added rows are zero.

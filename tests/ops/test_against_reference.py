@@ -79,6 +79,23 @@ def test_efficient_attention(rng: torch.Generator, lengths: list[int], way: str,
     check(fast, reference.efficient_attention, heads(rng, segments.n_tokens), lengths, 3)
 
 
+@pytest.mark.parametrize("lengths", [*LAYOUTS, [7] * 37, [64] * 3, [4500]])
+def test_rounded_lengths_change_nothing(
+    rng: torch.Generator, monkeypatch: pytest.MonkeyPatch, lengths: list[int]
+) -> None:
+    """What bfloat16 does on CPU, lengthened sequences in bundles, done in float64."""
+    segments = Segments(lengths)
+    q, k, v = heads(rng, segments.n_tokens)
+    plain = pooled.pooled_attention(q, k, v, segments, "split")
+    monkeypatch.setattr(pooled, "_ROUNDED_DTYPES", (torch.float64,))
+    rounded = pooled.pooled_attention(q, k, v, segments, "split")
+    torch.testing.assert_close(rounded, plain, **TOLERANCE)
+    weight = torch.randn(plain.shape, generator=rng, dtype=plain.dtype)
+    expected = torch.autograd.grad((plain * weight).sum(), (q, k, v))
+    for ours, theirs in zip(torch.autograd.grad((rounded * weight).sum(), (q, k, v)), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, **TOLERANCE)
+
+
 @pytest.mark.parametrize("lengths", LAYOUTS)
 @pytest.mark.parametrize("size", [3, 5, 7])
 def test_depthwise_conv(rng: torch.Generator, lengths: list[int], size: int) -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protlat.ops.segments import Segments, pack, unpack
+from protlat.ops.segments import Segments, pack, rounded_size, unpack
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=8)
 
@@ -42,6 +42,24 @@ def test_chunks_hold_every_token_once(lengths: list[int], size: int) -> None:
     # Rows that are not tokens repeat tokens of their own sequence, never of another.
     assert torch.equal(Segments(lengths).ids[table.rows], table.segment[:, None].expand_as(table.rows))
     assert table.rows.flatten()[table.inverse].tolist() == list(range(len(who)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(LENGTHS, st.sampled_from([1, 8, 64]))
+def test_rounded_rows_hold_every_token_once(lengths: list[int], multiple: int) -> None:
+    segments = Segments(lengths)
+    table = segments.rounded(multiple)
+    assert table.rows[table.inverse].tolist() == list(range(sum(lengths)))
+    assert sorted([*table.inverse.tolist(), *table.added.tolist()]) == list(range(sum(table.lengths)))
+    assert all(new >= old and new % multiple == 0 for new, old in zip(table.lengths, lengths, strict=True))
+    owners = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(table.lengths))
+    assert torch.equal(segments.ids[table.rows], owners)
+
+
+@given(st.integers(1, 2_000_000))
+def test_rounded_sizes_are_few_and_near(n: int) -> None:
+    assert n <= rounded_size(n) <= n * 33 / 32
+    assert rounded_size(rounded_size(n)) == rounded_size(n)
 
 
 @settings(deadline=None, max_examples=60)

@@ -146,12 +146,14 @@ def test_bfloat16_stays_near_float32(rng: torch.Generator, name: str) -> None:
     assert (narrow - wide).norm() / wide.norm() < 0.03
 
 
-@pytest.mark.parametrize("name", [n for n in VARIANTS if n not in ("softmax", "by-layer", "learned")])
+@EVERY
 def test_no_nan_in_bfloat16_at_100_000_tokens(rng: torch.Generator, name: str) -> None:
+    kinds = {group.kind for layer in range(2) for group in VARIANTS[name].groups_of(layer)}
+    # Full softmax costs the square of the length: 100,000 tokens would take minutes.
+    n_tokens = 8_000 if "softmax" in kinds else 100_000
     model = MaskedLM(VARIANTS[name], PROTEIN).bfloat16().eval()
-    tokens = residues(rng, 100_000)
     with torch.no_grad():
-        out = model.encoder(tokens, Segments([100_000]))[2]
+        out = model.encoder(residues(rng, n_tokens), Segments([n_tokens]))[2]
     assert out.isfinite().all()
     assert out.float().std() > 0.1
 

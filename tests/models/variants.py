@@ -32,7 +32,7 @@ _OPTIONS = {
     "conv-qkv-7": {"local_conv": {"size": 7, "target": "qkv"}},
     "token-shift": {"token_shift": True},
     "sinusoidal": {"positions": {"kind": "sinusoidal"}},
-    "learned": {"positions": {"kind": "learned", "max_length": 40_000}},
+    "learned": {"positions": {"kind": "learned", "max_length": 100_000}},
     "rms": {"norm": "rms"},
     "glu": {"feed_forward": {"kind": "glu"}},
     "swiglu": {"feed_forward": {"kind": "swiglu"}},

@@ -81,7 +81,7 @@ def cut_blocks(
                 if discarding:
                     # The last bytes stay, so that a border or a Windows line end is never split.
                     line += _count_lines(held[:-2]) - int(held.endswith(b"\n", 0, -1) and held.endswith(b"\r", 0, -2))
-                    held, searched = held[-2:], 0
+                    held, searched, first_header = held[-2:], 0, 0
                 break
             with memoryview(held) as view:
                 data = bytes(view[:end])

@@ -227,6 +227,20 @@ def test_a_record_over_the_limit_is_left_out_and_told() -> None:
         assert [(s.line_1based, s.identifier) for s in report.skipped] == [(3, "big")]
 
 
+def test_a_short_record_behind_a_large_one_after_comments_is_kept() -> None:
+    data = b";" + b"c" * 300 + b"\n>big\n" + b"A" * 1000 + b"\n>c\nAC\n>d\nAC\n" + b">e\nACD\n" * 20
+    expected = [row for row in plain_reader(data) if row[0] != b"big"]
+    rows = []
+    for start in range(1, 60):
+        report = SequenceReport()
+        chunks = [data[:start], *(data[i : i + 40] for i in range(start, len(data), 40))]
+        rows = []
+        for raw in cut_blocks(chunks, "x", 16, max_record_bytes=600):
+            block = parse_block(raw, "x", report)
+            rows += zip(block.headers.to_list(), block.residues.to_list(), block.lines.tolist(), strict=True)
+        assert rows == expected
+
+
 def test_real_awkward_files() -> None:
     report = SequenceReport()
     names = ["windows_line_ends.fasta", "comment_line.fasta", "plain.fasta"]

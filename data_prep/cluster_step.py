@@ -12,6 +12,7 @@ import numpy as np
 from protlat.alphabet import Alphabet
 from protlat.data.arrow import as_arrow, as_numpy, strings
 from protlat.data.shards import SPLITS
+from protlat.files import sha256_file
 from protlat.reporting import progress
 
 from . import minhash
@@ -46,7 +47,12 @@ def find_clusters(
         notes, n_found = join_table(
             table_rows(split.clusters), ids_of, n_pieces, decider.n_rows, scratch, config.bucket_rows
         )
-        facts = {"method": "table", "table": split.clusters, "n_records_found": n_found}
+        facts = {
+            "method": "table",
+            "table": split.clusters,
+            "sha256": sha256_file(split.clusters),
+            "n_records_found": n_found,
+        }
         n_kept = sum(len(ids_of(number)[1]) for number in range(n_pieces))
         if n_found < n_kept:
             decider.warnings.append(

@@ -20,6 +20,7 @@ from .account import account_of, report_of, summarize, write_skipped
 from .config import PrepConfig
 from .decisions import Decider
 from .leaks import leak_report
+from .lock import own_folder
 from .pieces import PieceInfo, load_finished
 from .plan import discard, has_own_work, is_finished, open_work
 from .publish import STAGING_NAME, is_publishing, publish
@@ -61,7 +62,7 @@ def run(config: PrepConfig, overwrite: bool = False) -> Manifest:
     SequenceError
         An input cannot be read, or breaks a policy that says ``error``.
     OutputError
-        The folder holds something else, or the disk is too small.
+        The folder holds something else, cannot be written, or another run is at work in it, or the disk is too small.
     """
     if not config.output:
         raise ConfigError("no output folder: name one with -o")
@@ -69,6 +70,13 @@ def run(config: PrepConfig, overwrite: bool = False) -> Manifest:
     output = Path(config.output)
     sources = find_sources(config)
     alphabet = choose_alphabet(config, sources)
+    with own_folder(output):
+        return _run_alone(config, alphabet, sources, output, overwrite, start_s)
+
+
+def _run_alone(
+    config: PrepConfig, alphabet: Alphabet, sources: list[Source], output: Path, overwrite: bool, start_s: float
+) -> Manifest:
     own = has_own_work(output, config, alphabet, sources)
     if not overwrite and not own and is_finished(output, config, alphabet, sources):
         log.info("%s: already finished by the same command; nothing to do", output)
@@ -165,9 +173,11 @@ def _read_all(config: PrepConfig, alphabet: Alphabet, sources: list[Source], fol
 
         for piece in make_pieces(works(), config, alphabet, folder, n_workers):
             finished[piece.source, piece.block] = piece
+    by_source: list[list[PieceInfo]] = [[] for _ in sources]
+    for key in sorted(finished):
+        by_source[key[0]].append(finished[key])
     result = []
-    for index, (source, stream) in enumerate(zip(sources, streams, strict=True)):
-        pieces = [finished[key] for key in sorted(finished) if key[0] == index]
+    for source, stream, pieces in zip(sources, streams, by_source, strict=True):
         info = SourceInfo(
             path=source.path,
             format=source.format,

@@ -11,9 +11,10 @@ from typing import Any
 
 from protlat.alphabet import Alphabet
 from protlat.data.shards import MANIFEST_NAME, read_manifest
-from protlat.errors import OutputError
+from protlat.errors import OutputError, SequenceError
 from protlat.files import require_disk_space, sha256_file, write_json
 
+from .clusters import choose_method
 from .config import PrepConfig
 from .publish import STAGING_NAME
 from .sources import Source
@@ -27,6 +28,27 @@ def fingerprint(config: PrepConfig, alphabet: Alphabet) -> str:
     """Hash of everything but the inputs that decides the result."""
     text = json.dumps([config.deciding(), alphabet.to_plain()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _cluster_facts(config: PrepConfig) -> dict[str, Any]:
+    """Where clusters come from, which decides the splits: the method, and size and time of change of a table."""
+    # Asked for before anything is read, so that a missing table or program does not come up hours later.
+    facts: dict[str, Any] = {"path": choose_method(config.split)}
+    table = config.split.clusters
+    if table is not None:
+        if not os.path.isfile(table):
+            raise SequenceError(f"{table}: no such table of clusters")
+        stat = os.stat(table)
+        facts = {"path": table, "size_bytes": stat.st_size, "changed_ns": stat.st_mtime_ns}
+    return facts
+
+
+def _plan_of(config: PrepConfig, alphabet: Alphabet, sources: list[Source]) -> dict[str, Any]:
+    return {
+        "fingerprint": fingerprint(config, alphabet),
+        "sources": facts_of(sources),
+        "clusters": _cluster_facts(config),
+    }
 
 
 def facts_of(sources: list[Source]) -> list[dict[str, Any]]:
@@ -69,6 +91,9 @@ def is_finished(output: Path, config: PrepConfig, alphabet: Alphabet, sources: l
             raise OutputError(f"{output}: holds finished shards; standard input cannot be compared with them; {advice}")
         if os.path.getsize(source.path) != info.size_bytes or sha256_file(source.path) != info.sha256:
             raise OutputError(f"{output}: was made from another {source.path}, which has changed since; {advice}")
+    table = config.split.clusters
+    if table and sha256_file(table) != manifest.clusters.get("sha256"):
+        raise OutputError(f"{output}: was made from another {table}, which has changed since; {advice}")
     return True
 
 
@@ -83,8 +108,8 @@ def open_work(
         The folder holds something else, or the work of another command or of changed files, or the disk is too small.
     """
     work = output / WORK_NAME
-    facts = facts_of(sources)
-    plan: dict[str, Any] = {"fingerprint": fingerprint(config, alphabet), "sources": facts}
+    plan = _plan_of(config, alphabet, sources)
+    facts = plan["sources"]
     resumed = _same_work(output, plan, overwrite)
     if not resumed:
         shutil.rmtree(work, ignore_errors=True)
@@ -112,7 +137,8 @@ def _same_work(output: Path, plan: dict[str, Any], overwrite: bool) -> bool:
             advice = "run that command again, name another folder, or pass --overwrite"
             raise OutputError(f"{output}: holds the unfinished work of another prep command; {advice}")
         return False
-    for before, now in zip(old["sources"], plan["sources"], strict=True):
+    clusters = (old.get("clusters"), plan["clusters"])
+    for before, now in (*zip(old["sources"], plan["sources"], strict=True), clusters):
         if before != now:
             if not overwrite:
                 raise OutputError(
@@ -126,8 +152,7 @@ def _same_work(output: Path, plan: dict[str, Any], overwrite: bool) -> bool:
 def has_own_work(output: Path, config: PrepConfig, alphabet: Alphabet, sources: list[Source]) -> bool:
     """Whether unfinished work of this very command lies in the folder, beside an older result or alone."""
     try:
-        plan = {"fingerprint": fingerprint(config, alphabet), "sources": facts_of(sources)}
-        return _same_work(output, plan, overwrite=False)
+        return _same_work(output, _plan_of(config, alphabet, sources), overwrite=False)
     except OutputError:
         return False
 

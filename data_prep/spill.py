@@ -41,6 +41,7 @@ class Spill:
         self.folder, self.schema, self.n_buckets = folder, schema, n_buckets
         self._held: list[pa.RecordBatch] = []
         self._writers: dict[int, Any] = {}
+        self._sinks: list[Any] = []
         shutil.rmtree(folder, ignore_errors=True)
         if n_buckets > 1:
             folder.mkdir(parents=True)
@@ -60,7 +61,8 @@ class Spill:
         for bucket in np.flatnonzero(np.diff(ends)).tolist():
             writer = self._writers.get(bucket)
             if writer is None:
-                writer = pa.ipc.new_stream(pa.OSFile(str(self._path(bucket)), "wb"), self.schema)
+                self._sinks.append(pa.OSFile(str(self._path(bucket)), "wb"))
+                writer = pa.ipc.new_stream(self._sinks[-1], self.schema)
                 self._writers[bucket] = writer
             writer.write_batch(sorted_batch.slice(int(ends[bucket]), int(ends[bucket + 1] - ends[bucket])))
 
@@ -71,6 +73,10 @@ class Spill:
         """Finish writing; reading may begin."""
         for writer in self._writers.values():
             writer.close()
+        # A writer leaves its file open, and hundreds of buckets would use up what a process may hold open.
+        for sink in self._sinks:
+            sink.close()
+        self._sinks.clear()
 
     def bucket(self, number: int) -> pa.Table:
         """All rows of one bucket, in the order added."""

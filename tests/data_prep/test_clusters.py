@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from protlat.data.shards import Manifest, ShardReader
@@ -15,7 +16,8 @@ from protlat.data_prep import minhash
 from protlat.data_prep.clusters import choose_method
 from protlat.data_prep.config import PrepConfig, SplitConfig
 from protlat.data_prep.flow import run
-from protlat.errors import ConfigError, ProtlatError, SequenceError
+from protlat.data_prep.spill import Spill
+from protlat.errors import ConfigError, OutputError, ProtlatError, SequenceError
 from tests.data_prep.helpers import mutated, random_protein, write_fasta
 
 N_FAMILIES, FAMILY = 60, 5
@@ -173,3 +175,26 @@ def test_minhash_agrees_with_exact_jaccard() -> None:
 def test_minhash_names_its_limit() -> None:
     with pytest.raises(ProtlatError, match="at most 1,000,000 sequences, here are 2,000,000: install MMseqs2"):
         minhash.signatures(iter([]), 2_000_000)
+
+
+def test_a_table_that_changed_is_refused(tmp_path: Path) -> None:
+    source = write_fasta(tmp_path / "in.fasta", {"a": "MKTAY", "b": "MKVLW"})
+    table = tmp_path / "clusters.tsv"
+    settings = {"inputs": [str(source)], "output": str(tmp_path / "out"), "split": {"clusters": str(table)}}
+    with pytest.raises(SequenceError, match=r"clusters\.tsv: no such table"):
+        run(PrepConfig.parse(settings))
+    table.write_text("id\tcluster\na\t1\nb\t2\n")
+    run(PrepConfig.parse(settings))
+    run(PrepConfig.parse(settings))
+    table.write_text("id\tcluster\na\t1\nb\t1\n")
+    with pytest.raises(OutputError, match=r"made from another .*clusters\.tsv"):
+        run(PrepConfig.parse(settings))
+
+
+def test_buckets_on_disk_leave_no_file_open(tmp_path: Path) -> None:
+    spill = Spill(tmp_path / "spill", pa.schema([("x", pa.int64())]), 4)
+    spill.add(pa.RecordBatch.from_pydict({"x": [0, 1, 2, 3]}), np.arange(4))
+    sinks = list(spill._sinks)
+    assert [table.column("x").to_pylist() for table in spill.tables()] == [[0], [1], [2], [3]]
+    assert len(sinks) == 4
+    assert all(sink.closed for sink in sinks)

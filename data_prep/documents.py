@@ -86,6 +86,8 @@ def _json_rows(
             values = json.loads(line)
         except ValueError as error:
             raise SequenceError(f"{path}:{number}: not JSON: {error}") from None
+        except RecursionError:
+            raise SequenceError(f"{path}:{number}: JSON nested too deep to read") from None
         if not isinstance(values, dict):
             raise SequenceError(f"{path}:{number}: expected a JSON object, found {type(values).__name__}")
         for key in (field, id_field):
@@ -94,9 +96,13 @@ def _json_rows(
         text = values[field]
         if not isinstance(text, str):
             raise SequenceError(f"{path}:{number}: key {field!r} holds {type(text).__name__}, expected text")
-        identifier = str(values[id_field]) if id_field else f"{name}:{number}"
         # JSON can hold half of a surrogate pair, which UTF-8 cannot.
+        identifier = _plain_text(str(values[id_field])) if id_field else f"{name}:{number}"
         yield identifier, text.encode("utf-8", errors="replace"), number
+
+
+def _plain_text(text: str) -> str:
+    return text.encode("utf-8", errors="replace").decode()
 
 
 def _grouped(path: str, rows: Iterable[tuple[str, bytes, int]], block_bytes: int) -> Iterator[RecordBlock]:

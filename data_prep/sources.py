@@ -45,7 +45,7 @@ def find_sources(config: PrepConfig) -> list[Source]:
     ConfigError
         No input, or standard input named twice.
     SequenceError
-        A file is missing or unreadable, or a pattern matches nothing.
+        A file is missing, unreadable or a pipe, its name is not UTF-8, or a pattern matches nothing.
     """
     sources = []
     for split, patterns in (("", config.inputs), ("valid", config.split.valid), ("test", config.split.test)):
@@ -57,6 +57,8 @@ def find_sources(config: PrepConfig) -> list[Source]:
         raise ConfigError("standard input ('-') can be read only once")
     seen: dict[str, Source] = {}
     for source in sources:
+        if not _is_utf8(source.path):
+            raise SequenceError(f"{source.path!a}: the file's name is not UTF-8, so no table can name it; rename it")
         real = os.path.realpath(source.path) if source.path != "-" else "-"
         if real in seen:
             raise ConfigError(f"{source.path}: given twice (also as {seen[real].path})")
@@ -76,7 +78,15 @@ def _expand(pattern: str) -> list[str]:
         raise SequenceError(f"{pattern}: a folder; name its files, for example '{pattern.rstrip('/')}/*.fasta'")
     if not os.path.exists(pattern):
         raise SequenceError(f"{pattern}: no such file")
+    if not os.path.isfile(pattern):
+        # Its format is told by a first look, which a pipe does not survive.
+        raise SequenceError(f"{pattern}: a pipe or device, which can be read only once; give it as standard input, '-'")
     return [pattern]
+
+
+def _is_utf8(path: str) -> bool:
+    # The system hands on other bytes as half surrogates, which UTF-8 cannot hold.
+    return not any("\ud800" <= letter <= "\udfff" for letter in path)
 
 
 def _format_of(path: str, wanted: str) -> str:

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import os
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,34 @@ def test_a_damaged_flat_file(tmp_path: Path) -> None:
     path.write_text((FILES / "rich" / "two_entries.dat").read_text()[:900])
     with pytest.raises(SequenceError, match=r"a\.dat:\d+: not readable as swissprot"):
         prep(tmp_path / "out", path)
+
+
+def test_a_pipe_by_name_is_refused(tmp_path: Path) -> None:
+    # The look at its format would swallow the first megabyte.
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SequenceError, match="pipe: a pipe or device, which can be read only once"):
+        prep(tmp_path / "out", tmp_path / "pipe")
+
+
+def test_a_file_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/x\xff.fasta"))
+    try:
+        path.write_bytes(b">a\nMKT\n")
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    with pytest.raises(SequenceError, match="not UTF-8"):
+        prep(tmp_path / "out", path)
+
+
+def test_half_surrogates_in_json_identifiers(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "abc", "id": "x\\ud800"}\n')
+    _, reader = prep(tmp_path / "out", path, field="text", id_field="id")
+    assert reader.id(0) == "x?"
+
+
+def test_json_nested_too_deep(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("[" * 200_000)
+    with pytest.raises(SequenceError, match=r"a\.jsonl:1: (JSON nested too deep|not JSON)"):
+        prep(tmp_path / "out", path, field="text")

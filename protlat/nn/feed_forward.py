@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -10,6 +11,17 @@ from pydantic import Field
 from torch import nn
 
 from protlat.config import Config
+
+# Rows that pass the hidden layer at once without a graph: it is the widest tensor of the model, 2.6 GB for a million
+# tokens of width 320. Fewer rows at once are not faster.
+_ROWS_AT_ONCE = 65_536
+
+
+def _in_slabs(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """A row-wise function of x (T, E), on so many rows at once that its inner tensors stay small."""
+    if len(x) <= _ROWS_AT_ONCE or torch.is_grad_enabled():
+        return function(x)
+    return torch.cat([function(rows) for rows in x.split(_ROWS_AT_ONCE)])
 
 
 class FeedForward(nn.Module):
@@ -23,6 +35,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(T, E) -> (T, E)."""
+        return _in_slabs(self._whole, x)
+
+    def _whole(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.up(x)
         if torch.is_grad_enabled():
             return self.down(self.dropout(F.gelu(hidden)))
@@ -49,6 +64,9 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(T, E) -> (T, E)."""
+        return _in_slabs(self._whole, x)
+
+    def _whole(self, x: torch.Tensor) -> torch.Tensor:
         gate, value = self.up(x).chunk(2, dim=-1)
         opened = F.gelu(gate) if self.activation == "gelu" else F.silu(gate)
         return self.down(self.dropout(opened * value))

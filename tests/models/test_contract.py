@@ -9,6 +9,7 @@ import torch
 
 from protlat.alphabet import PROTEIN
 from protlat.models import MaskedLM, ModelConfig
+from protlat.nn import feed_forward
 from protlat.ops.segments import Segments
 from tests.models.variants import VARIANTS
 
@@ -207,6 +208,16 @@ def test_each_dropout_does_something(rng: torch.Generator, share: str) -> None:
     tokens, segments = residues(rng, 60), Segments([60])
     with torch.no_grad():
         assert not torch.equal(model(tokens, segments), model(tokens, segments))
+
+
+@pytest.mark.parametrize("name", ["default", "swiglu"])
+def test_feed_forward_in_slabs(rng: torch.Generator, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    model = build(name)
+    tokens, segments = residues(rng, 50), Segments([30, 20])
+    with torch.no_grad():
+        whole = model(tokens, segments)
+        monkeypatch.setattr(feed_forward, "_ROWS_AT_ONCE", 7)
+        torch.testing.assert_close(model(tokens, segments), whole, **EXACT)
 
 
 def test_layers_and_positions_asked_for(rng: torch.Generator) -> None:

@@ -219,7 +219,7 @@ class SequenceInput:
                 raise ShardError(f"{path}: no split {self.split!r}; it has {', '.join(splits)}")
             splits = [self.split]
         for split in splits:
-            reader = ShardReader(path, split)
+            reader = ShardReader(path, split, verify=True)
             if reader.alphabet.tokens != self.alphabet.tokens:
                 raise ShardError(
                     f"{path}: made with the alphabet {reader.alphabet.name!r} of {len(reader.alphabet)} tokens, but the "

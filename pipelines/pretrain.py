@@ -61,6 +61,8 @@ class PretrainConfig(Config):
 
     shards: str = "shards"
     """Folder made by `protlat prep`."""
+    verify_shards: bool = True
+    """Compare the shards with their checksums before the run: a second or two per GB."""
     model: ModelConfig = Field(default_factory=lambda: load_preset("tiny"))
     """Architecture: a preset's name, a YAML file, or the settings themselves."""
     warm_start: str | None = None
@@ -244,6 +246,10 @@ def _prepare(
 ) -> Checkpoint | None:
     """Claim the folder; with `resume`, find the checkpoint to go on from."""
     if process.is_first:
+        if config.verify_shards:
+            for split, info in read_manifest(config.shards).splits.items():
+                if split in ("train", "valid") and info.n_sequences:
+                    ShardReader(config.shards, split, verify=True)
         folder.prepare(resume, overwrite)
     if not resume:
         return None

@@ -9,7 +9,7 @@ import click
 
 from protlat.cli.options import config_options, device_options
 from protlat.config import Config
-from protlat.errors import ConfigError
+from protlat.errors import CheckpointError, ConfigError
 
 
 def _config_class() -> type[Config]:
@@ -61,6 +61,8 @@ def pretrain(**options: Any) -> None:
         raise ConfigError("--resume and --overwrite exclude each other")
     if resume and config_path is None and (folder / CONFIG_FILE).is_file():
         config_path = folder / CONFIG_FILE
+    if resume and config_path is None and options["shards"] is None:
+        raise CheckpointError(f"{folder}: there is no run here to resume")
     if options["shards"] is None and config_path is None:
         raise click.UsageError("Missing argument 'SHARDS': the folder that protlat prep made.")
     config = load_config(config_path, options["overrides"], options["model"], **settings_of(options))

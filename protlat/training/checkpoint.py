@@ -79,9 +79,13 @@ class CheckpointStore:
 
     def __init__(self, folder: str | Path, keep: int) -> None:
         self.folder, self.keep = Path(folder), keep
+        # Names of those that this process has written or found whole.
+        self._whole: set[str] = set()
 
-    def save(self, engine: Any, process: Process, state: dict[str, Any]) -> None:
-        """Write a checkpoint for ``state["step"]``; every rank must call.
+    def save(self, engine: Any, process: Process, state: dict[str, Any], prune: bool = True) -> None:
+        """Write a checkpoint for ``state["step"]``, unless a whole one is there; every rank must call.
+
+        With `prune` unset, older ones stay however many they are.
 
         Raises
         ------
@@ -90,7 +94,7 @@ class CheckpointStore:
         """
         final = self.folder / f"step-{state['step']:010d}"
         temporary = self.folder / f".tmp-{final.name}"
-        if process.sum([float(process.is_first and final.is_dir())])[0]:
+        if process.sum([float(process.is_first and final.is_dir() and final.name in self._whole)])[0]:
             return
         weights = gather_weights(engine, process.is_first)
         moments, n_steps = gather_moments(engine, process.is_first)
@@ -112,10 +116,14 @@ class CheckpointStore:
         if process.is_first:
             files = {path.name: sha256_file(path) for path in sorted(temporary.iterdir())}
             write_json(temporary / MANIFEST, {"format": _FORMAT, "step": state["step"], "sha256": files})
+            if final.is_dir():  # damaged, or of a time that the run has gone back behind
+                shutil.rmtree(final)
             temporary.rename(final)
+            self._whole.add(final.name)
             sync_folder(self.folder)
             write_text(self.folder / "latest", final.name + "\n")
-            self._prune()
+            if prune:
+                self._prune()
         process.barrier()
 
     def clear_unfinished(self) -> None:
@@ -149,6 +157,7 @@ class CheckpointStore:
                 faults.append(str(error))
                 log.warning("%s; trying the one before it", error)
             else:
+                self._whole.add(folder.name)
                 return checkpoint
         if faults:
             raise CheckpointError(f"{self.folder}: no checkpoint is whole: {'; '.join(faults)}")

@@ -133,24 +133,25 @@ class Loop:
                 counts = [float(sum(b.n_masked for b in group)), float(sum(b.n_tokens for b in group))]
                 # The clock and the signals of one rank decide for all.
                 elapsed_s = self._elapsed_s() if parts.process.is_first else 0.0
-                stop = float(request.signal or 0)
-                n_masked, n_tokens, elapsed_s, stop_sum, n_stop = parts.process.sum(
-                    [*counts, elapsed_s, stop, float(stop > 0)]
-                )
-                if n_stop:
-                    self.stopped_by = signal.Signals(round(stop_sum / n_stop)) if stop == 0 else request.signal
+                stops = [float(request.signal == kind) for kind in (signal.SIGINT, signal.SIGTERM)]
+                n_masked, n_tokens, elapsed_s, n_int, n_term = parts.process.sum([*counts, elapsed_s, *stops])
+                if n_int or n_term:
+                    self.stopped_by = signal.SIGINT if n_int else signal.SIGTERM
                     break
                 state.elapsed_s = elapsed_s
                 self._step(group, n_masked, n_tokens, wait_s, line)
                 self._between_steps()
+        # Before the long evaluation, so that a kill in the middle of it loses nothing.
+        self.save()
         if self.stopped_by is None:
             self._evaluate(whole=True)
-        self.save()
 
-    def save(self) -> None:
+    def save(self, prune: bool = True) -> None:
         """Write a checkpoint of the present state, unless nothing has been learned yet."""
         if self.state.step:
-            self.parts.store.save(self.parts.engine, self.parts.process, self.state.to_plain())
+            # The clock goes into the file only: in `state`, where limits are read, all ranks hold the first one's.
+            state = {**self.state.to_plain(), "elapsed_s": self._elapsed_s()}
+            self.parts.store.save(self.parts.engine, self.parts.process, state, prune)
         self._saved_s = time.monotonic()
 
     def _elapsed_s(self) -> float:
@@ -266,7 +267,8 @@ class Loop:
         """Name the sequences on the rank that has them, save the state from before this step, and stop every rank."""
         state, process = self.state, self.parts.process
         error: TrainingError | None = None
-        self.save()
+        # Weights may have been on their way to infinity for some steps: the older checkpoints all stay.
+        self.save(prune=False)
         if culprit is not None:
             names = [self.parts.dataset.source.id(int(index)) for index in culprit.indices]
             shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
@@ -280,6 +282,8 @@ class Loop:
         kept = self.parts.store.all()
         if saved:
             where = f"the state before this step is kept in {kept[0]}"
+            if len(kept) > 1:
+                where += f" (delete it to resume from {kept[1].name})"
         else:
             where = f"the newest checkpoint is {kept[0]}" if kept else "there is no checkpoint yet"
         return f"{where}; try a lower optim.lr, a longer schedule.warmup or engine.dtype=float32"
@@ -294,7 +298,6 @@ class Loop:
             late = time.monotonic() - self._saved_s >= 60 * checkpoints.every_minutes
             due = due or self.parts.process.sum([float(late and self.parts.process.is_first)])[0] > 0
         if due:
-            state.elapsed_s = self._elapsed_s()
             self.save()
 
     def _evaluate(self, whole: bool) -> None:

@@ -45,6 +45,7 @@ def test_model_by_name_file_and_override(tmp_path: Path) -> None:
         (["shards", "-o", "run", "--set", "optim.rl=1"], 2, "optim.rl: unknown key; did you mean 'lr'?"),
         (["shards", "-o", "run", "--set", "masking.mask=1"], 2, "mask + random + keep must be 1"),
         (["shards", "-o", "run", "--resume", "--overwrite"], 2, "exclude each other"),
+        (["-o", "none", "--resume"], 1, "error: none: there is no run here to resume"),
         (["nowhere", "-o", "run"], 1, "nowhere: no such shard folder"),
     ],
 )

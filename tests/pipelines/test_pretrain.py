@@ -19,6 +19,7 @@ from protlat.errors import CheckpointError, ConfigError, OutputError, ShardError
 from protlat.models import MaskedLM
 from protlat.pipelines.pretrain import PretrainConfig, load_config, run
 from protlat.training import loop as loop_module
+from protlat.training.checkpoint import read_checkpoint
 from protlat.training.describe import describe_run
 from protlat.training.loop import LimitsConfig, resolve_limits
 from protlat.training.metrics import read_metrics
@@ -101,8 +102,10 @@ def test_a_loss_that_is_no_number_names_the_step_and_keeps_the_state(
 ) -> None:
     break_at(monkeypatch, 6, math.nan)
     with pytest.raises(TrainingError, match=r"step 6: the loss is nan on rank 0, in a batch of seq.*before this step"):
-        run(config("evaluation.floors=false"), tmp_path / "run")
+        run(config("evaluation.floors=false", "checkpoints.keep=1"), tmp_path / "run")
     assert (tmp_path / "run" / "checkpoints" / "step-0000000005").is_dir()
+    # One more than are kept: a state that is on its way to infinity pushes no older one out.
+    assert (tmp_path / "run" / "checkpoints" / "step-0000000003").is_dir()
     assert describe_run(tmp_path / "run")["state"] == "stopped by an error"
     monkeypatch.undo()
     assert run(config("evaluation.floors=false"), tmp_path / "run", resume=True).step == 8
@@ -123,6 +126,18 @@ def test_a_gradient_that_is_no_number_stops_the_run(
     monkeypatch.setattr(loop_module.F, "cross_entropy", cross_entropy)
     with pytest.raises(TrainingError, match=r"step 5: the gradient norm is .* though the loss is .*step-0000000003"):
         run(config("evaluation.floors=false", engine__dtype=dtype), tmp_path / "run")
+
+
+def test_a_kill_during_the_last_evaluation_loses_no_step(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("protlat.training.evaluation.Validator.score", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(config("evaluation.floors=false", "evaluation.every_steps=100"), tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "step-0000000008" / "manifest.json").is_file()
 
 
 def test_exploding_gradient_stops_the_run(config: Config, tmp_path: Path) -> None:
@@ -165,6 +180,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     monitored = config("evaluation.floors=false", limits__max_steps=9)
     assert run(monitored, folder, resume=True).step == 9
     assert "step-0000000008/weights.safetensors: damaged" in caplog.text
+    # A step that is reached again is saved again over what was damaged.
+    read_checkpoint(folder / "checkpoints" / "step-0000000006")
     for damaged in (folder / "checkpoints").glob("step-*"):
         (damaged / "moments.safetensors").unlink()
     with pytest.raises(CheckpointError, match="no checkpoint is whole"):
@@ -197,6 +214,17 @@ def test_empty_and_missing_splits(config: Config, make_shards: Callable[..., Pat
     result = run(config(shards=str(only), limits__max_steps=2), tmp_path / "run")
     assert "validation perplexity" not in result.summary
     assert "no validation split" in (tmp_path / "run" / "model" / "README.md").read_text()
+
+
+def test_a_damaged_shard_is_told_before_the_start(config: Config, toy_shards: Path, tmp_path: Path) -> None:
+    shards = shutil.copytree(toy_shards, tmp_path / "shards")
+    shard = next((shards / "train").glob("*.arrow"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(ShardError, match=r"shard-00000\.arrow: its checksum differs"):
+        run(config(shards=str(shards)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_too_little_disk_is_told_before_the_start(

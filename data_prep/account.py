@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protlat.data.records import SequenceReport
-from protlat.data.shards import Manifest, SplitInfo
+from protlat.data.shards import Manifest, SourceInfo, SplitInfo
 from protlat.files import atomic_path, format_bytes
 from protlat.reporting import format_count, format_seconds, peak_memory_bytes, print_summary
 
 from .config import PrepConfig
 from .pieces import PieceInfo, piece_path
+from .windows import Windowing
 
 if TYPE_CHECKING:
     from .decisions import Decider
 
+_NAMED = 5  # files named in a warning
 _SKIPPED_COLUMNS = "file\tline\tidentifier\treason\n"
 
 
@@ -30,6 +32,15 @@ def report_of(pieces: list[PieceInfo]) -> SequenceReport:
             values[name] = Counter(values[name])
         total.add(SequenceReport(**values))
     return total
+
+
+def empty_sources(sources: Iterable[SourceInfo]) -> list[str]:
+    """A warning when inputs hold no records: an empty file is mostly a download or a step before that failed."""
+    empty = [source.path for source in sources if not source.n_records]
+    if not empty:
+        return []
+    more = f" and {len(empty) - _NAMED:,} more" if len(empty) > _NAMED else ""
+    return [f"no records in {', '.join(empty[:_NAMED])}{more}"]
 
 
 def write_skipped(path: Path, pieces: list[PieceInfo], folder: Path, more: Iterable[str]) -> None:
@@ -71,16 +82,18 @@ def account_of(
     }
 
 
-def summarize(manifest: Manifest, output: Path, elapsed_s: float) -> None:
+def summarize(manifest: Manifest, config: PrepConfig, output: Path, elapsed_s: float) -> None:
     """Print the closing table to stderr."""
     account = manifest.account
     rows: dict[str, Any] = {"records read": account["records_read"]}
     for name, split in manifest.splits.items():
         row_name = "sequences" if manifest.fixed_length is None else "rows"
         rows[f"{name} written"] = f"{split.n_sequences:,} {row_name}, {split.n_tokens:,} tokens"
-    rows["cut"] = account["records_cut"]
-    rows["in windows"] = account["records_windowed"]
-    rows["skipped"] = _with_parts(account["records_skipped"], account["skipped_by_reason"])
+    windowing = Windowing.of(config)
+    if windowing.size is not None:
+        row_name = "records cut" if windowing.start_only else "records in windows"
+        rows[row_name] = account["records_cut" if windowing.start_only else "records_windowed"]
+    rows["records skipped"] = _with_parts(account["records_skipped"], account["skipped_by_reason"])
     kept = "" if account["duplicate_policy"] == "drop" else " (kept)"
     rows["duplicate sequences"] = f"{account['duplicate_sequences']:,}{kept}"
     if len(manifest.splits) > 1:
@@ -92,7 +105,11 @@ def summarize(manifest: Manifest, output: Path, elapsed_s: float) -> None:
     for name, leak in manifest.leaks.get("splits", {}).items():
         rows[f"{name} near train"] = (
             f"{100 * leak['share_near']:.1f} % of {leak['n_compared']:,} compared: {manifest.leaks['method']}"
+            if leak["n_compared"]
+            else f"not known: all {leak['n_too_short']:,} looked at are too short to compare"
         )
+    if account["records_skipped"]:
+        rows["records skipped"] += f", listed in {output / 'skipped.tsv'}"
     for number, warning in enumerate(manifest.warnings):
         rows["warning" if not number else f"warning {number + 1}"] = warning
     unit = "residues" if manifest.alphabet["name"] == "protein" else "bytes"

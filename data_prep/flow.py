@@ -16,7 +16,7 @@ from protlat.data.shards import MAX_TAGS, SPLITS, Manifest, SourceInfo, SplitInf
 from protlat.errors import ConfigError, SequenceError
 from protlat.reporting import progress
 
-from .account import account_of, report_of, summarize, write_skipped
+from .account import account_of, empty_sources, report_of, summarize, write_skipped
 from .config import PrepConfig
 from .decisions import Decider
 from .leaks import leak_report
@@ -94,7 +94,7 @@ def _run_alone(
         discard(output)
         raise
     publish(work, output, manifest)
-    summarize(manifest, output, time.monotonic() - start_s)
+    summarize(manifest, config, output, time.monotonic() - start_s)
     return manifest
 
 
@@ -106,14 +106,20 @@ def _make(config: PrepConfig, alphabet: Alphabet, sources: list[Source], work: P
     report = report_of(pieces)
     if not any(piece.n_rows for piece in pieces):
         told = ", ".join(f"{n:,} {reason}" for reason, n in report.reasons.items()) or "the input is empty"
-        raise SequenceError(f"no sequence is left to write: {report.n_records:,} read; {told}")
+        where = sources[0].path if len(sources) == 1 else f"{len(sources):,} files"
+        raise SequenceError(f"{where}: no sequence is left to write: {report.n_records:,} read; {told}")
     tags = _tags_of(pieces)
     decider = Decider(config, alphabet, pieces, sources, work)
     decider.prepare()
     plan = ShardPlan(pieces, decider.decide, work / "pieces", Windowing.of(config), config.shard_tokens)
     splits = _write(plan, decider, staging, work / "shards", alphabet, tags)
     leaks = leak_report(staging, splits, alphabet, config.leak_sample)
-    warnings = (*report.warnings, *decider.warnings, *_empty_splits(config, splits))
+    warnings = (
+        *report.warnings,
+        *empty_sources(s.info for s in read),
+        *decider.warnings,
+        *_empty_splits(config, splits),
+    )
     for message in warnings:
         log.warning("warning: %s", message)
     write_skipped(staging / "skipped.tsv", pieces, work / "pieces", decider.skipped_rows())

@@ -160,7 +160,7 @@ class _Queries:
         counts = np.bincount(bounds, minlength=len(_LEVELS) + 1).tolist()
         labels = ("below 70 %", "70 to 80 %", "80 to 90 %", "90 to 99 %", "99 % and more")
         return {
-            "share_near": round(n_near / len(best), 4) if len(best) else 0.0,
+            "share_near": round(n_near / len(best), 4) if len(best) else None,
             "n_near": n_near,
             "n_compared": len(best),
             "n_too_short": int(np.count_nonzero(~enough)),

@@ -123,6 +123,8 @@ def choose_alphabet(config: PrepConfig, sources: list[Source]) -> Alphabet:
     if config.alphabet == "bytes":
         return BYTES
     if config.alphabet != "auto":
+        if not os.path.isfile(config.alphabet):
+            raise ConfigError(f"alphabet {config.alphabet}: expected protein, bytes or the path of a tokenizer.json")
         return load_tokenizer(config.alphabet)
     documents = [source for source in sources if source.format in DOCUMENT_FORMATS]
     if documents and len(documents) < len(sources):

@@ -149,7 +149,7 @@ def _clean_odd(
     if policy.stops == "map":
         report.changes["internal * mapped to X"] += len(stops)
     else:
-        refuse(stops, policy.stops, "internal *", "--stops map makes them X, --stops skip leaves such records out")
+        refuse(stops, policy.stops, "internal stop", "--stops map makes them X, --stops skip leaves such records out")
 
     unknown = np.isin(odd, (*_UNKNOWN_IDS, _J))
     if unknown.any():

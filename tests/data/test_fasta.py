@@ -138,7 +138,7 @@ def test_gaps(tmp_path: Path) -> None:
 
 
 def test_internal_stops(tmp_path: Path) -> None:
-    with pytest.raises(SequenceError, match=r"internal \* \* at position 2"):
+    with pytest.raises(SequenceError, match=r"internal stop \* at position 2"):
         read(tmp_path, b">a\nA*C\n", stops="error")
     assert read(tmp_path, b">a\nA*C\n>b\nAC*\n", stops="skip")[0] == {"b": b"AC"}
 

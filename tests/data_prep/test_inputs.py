@@ -183,3 +183,18 @@ def test_json_nested_too_deep(tmp_path: Path) -> None:
     path.write_text("[" * 200_000)
     with pytest.raises(SequenceError, match=r"a\.jsonl:1: (JSON nested too deep|not JSON)"):
         prep(tmp_path / "out", path, field="text")
+
+
+def test_files_without_records_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.fasta").write_text(">a\nMKT\n")
+    (tmp_path / "empty.fasta").write_text("")
+    manifest, _ = prep(tmp_path / "out", tmp_path / "a.fasta", tmp_path / "empty.fasta")
+    assert manifest.warnings == (f"no records in {tmp_path / 'empty.fasta'}",)
+    with pytest.raises(SequenceError, match=r"empty\.fasta: no sequence is left to write: 0 read; the input is empty"):
+        prep(tmp_path / "none", tmp_path / "empty.fasta")
+
+
+def test_an_alphabet_that_is_neither_a_name_nor_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.fasta").write_text(">a\nMKT\n")
+    with pytest.raises(ConfigError, match=r"alphabet dna: expected protein, bytes or the path of a tokenizer\.json"):
+        prep(tmp_path / "out", tmp_path / "a.fasta", alphabet="dna")

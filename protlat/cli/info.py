@@ -15,7 +15,7 @@ _BAR_WIDTH = 40
 
 
 @click.command()
-@click.argument("path", type=click.Path(exists=True))
+@click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def info(path: str, as_json: bool) -> None:
     """Say what a shard folder, run, model or embedding file is."""
@@ -32,8 +32,10 @@ def describer_of(path: Path) -> Callable[[str], dict[str, Any]]:
     Raises
     ------
     ProtlatError
-        It is nothing that protlat writes.
+        It does not exist or is nothing that protlat writes.
     """
+    if not path.exists():
+        raise ProtlatError(f"{path}: no such file or folder")
     if path.is_dir():
         if (path / "manifest.json").exists() or (path / ".prep").exists():
             from protlat.data.describe import describe_shards

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from protlat.data.shards import SplitInfo, read_manifest, split_fingerprint
+from protlat.data.shards import Manifest, SplitInfo, read_manifest, split_fingerprint
 from protlat.files import format_bytes
 
 
@@ -33,6 +33,9 @@ def describe_shards(folder: str | Path) -> dict[str, Any]:
         "alphabet": {"name": manifest.alphabet.get("name"), "tokens": manifest.alphabet.get("n_tokens")},
         "splits": {name: _split(split) for name, split in manifest.splits.items()},
     }
+    damaged = _damaged(Path(folder), manifest)
+    if damaged:
+        described["damaged"] = damaged
     if tags:
         described["tags"] = {
             tag: {name: split.tags.get(tag, 0) for name, split in manifest.splits.items()} for tag in sorted(tags)
@@ -57,6 +60,19 @@ def describe_shards(folder: str | Path) -> dict[str, Any]:
     }
     described["made by"] = {"protlat": manifest.protlat_version, **manifest.versions}
     return described
+
+
+def _damaged(folder: Path, manifest: Manifest) -> list[str]:
+    """Shard files that are missing or of another size than the manifest says; contents are not read."""
+    found = []
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            path = folder / shard.file
+            if not path.is_file():
+                found.append(f"{shard.file} is missing")
+            elif path.stat().st_size != shard.size_bytes:
+                found.append(f"{shard.file} has {path.stat().st_size:,} bytes, not {shard.size_bytes:,}")
+    return found
 
 
 def _split(split: SplitInfo) -> dict[str, Any]:

@@ -68,3 +68,14 @@ def test_markup_in_values_is_shown_as_written(capsys: pytest.CaptureFixture[str]
     assert "[bold]x[/bold]" in out
     assert "0.123457" in out
     assert "1, 2,000" in out
+
+
+def test_missing_shard_files_are_told(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (shards / "train" / "shard-00000.arrow").unlink()
+    assert call("info", str(shards)) == 0
+    assert "train/shard-00000.arrow is missing" in capsys.readouterr().out
+
+
+def test_a_path_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("info", str(tmp_path / "no")) == 1
+    assert capsys.readouterr().err.strip().endswith("no: no such file or folder")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+import threading
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -80,7 +83,8 @@ def main(args: list[str] | None = None) -> Any:
     """Entry point of the `protlat` script; exit code 0 done, 1 input or run error, 2 usage."""
     arguments = sys.argv[1:] if args is None else args
     try:
-        cli.main(args=arguments, prog_name="protlat", standalone_mode=False)
+        with _file_faults_of_threads_untold():
+            cli.main(args=arguments, prog_name="protlat", standalone_mode=False)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.Abort:
@@ -98,7 +102,29 @@ def main(args: list[str] | None = None) -> Any:
         # The reader of our output (head, less) went away: nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        # A disk that fills up or a folder that may not be written shows in any library, at any time.
+        if "--debug" in arguments:
+            raise
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
     sys.exit(0)
+
+
+@contextlib.contextmanager
+def _file_faults_of_threads_untold() -> Iterator[None]:
+    """Leave out the traceback of a file fault in a helper thread: whoever waits for that thread reports it."""
+    before = threading.excepthook
+
+    def tell(fault: threading.ExceptHookArgs) -> None:
+        if not issubclass(fault.exc_type, OSError):
+            before(fault)
+
+    threading.excepthook = tell
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from protlat.errors import OutputError
 from protlat.files import write_text
 
 METRICS_FILE = "metrics.jsonl"
@@ -52,17 +54,29 @@ class MetricsLog:
         self._board = SummaryWriter(str(Path(folder) / "tensorboard"), purge_step=last_step + 1)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Record one row: it holds ``kind`` ("train" or "eval") and ``step``."""
-        self._file.write(_line(row))
-        self._file.flush()
-        for name, value in row.items():
-            if name not in ("kind", "step") and isinstance(value, int | float) and math.isfinite(value):
-                self._board.add_scalar(f"{row['kind']}/{name}", value, row["step"])
+        """Record one row: it holds ``kind`` ("train" or "eval") and ``step``.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        try:
+            self._file.write(_line(row))
+            self._file.flush()
+            for name, value in row.items():
+                if name not in ("kind", "step") and isinstance(value, int | float) and math.isfinite(value):
+                    self._board.add_scalar(f"{row['kind']}/{name}", value, row["step"])
+        except OSError as error:
+            raise OutputError(
+                f"{self.path.parent}: the record of step {row['step']} cannot be written: {error}; checkpoints are kept"
+            ) from None
 
     def close(self) -> None:
-        """Flush and close both."""
-        self._file.close()
-        self._board.close()
+        """Flush and close both; rows that a full disk did not take have been reported by `write`."""
+        for file in (self._file, self._board):
+            with contextlib.suppress(OSError):
+                file.close()
 
     def __enter__(self) -> MetricsLog:
         return self

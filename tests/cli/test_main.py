@@ -47,6 +47,17 @@ def test_run_errors_are_one_line_and_exit_1(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "run").exists()
 
 
+def test_a_file_fault_of_any_library_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device", "out.h5")
+
+    monkeypatch.setattr("protlat.cli.main.setup_logging", full)
+    code, _, err = call("info", "x", capsys=capsys)
+    assert (code, err) == (1, "error: [Errno 28] No space left on device: 'out.h5'\n")
+
+
 @pytest.mark.parametrize("verb", ["--help", *(f"{verb} --help" for verb in VERBS)])
 def test_help_does_not_import_what_computes(verb: str) -> None:
     """Start-up stays instant as long as none of these is imported for a help page."""

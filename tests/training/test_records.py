@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from protlat.errors import CheckpointError
+from protlat.errors import CheckpointError, OutputError
 from protlat.files import sha256_file, write_json
 from protlat.training.checkpoint import MANIFEST, STATE, CheckpointStore, read_checkpoint
 from protlat.training.describe import describe_run
@@ -111,3 +111,12 @@ def test_loss_curve_of_a_run_without_validation(tmp_path: Path) -> None:
     json.dumps(rows)
     loss_curve(tmp_path / "curve.png", rows)
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path, 0) as record:
+        record._file.close()
+        record._file = open("/dev/full", "a", encoding="utf-8")  # noqa: SIM115
+        with pytest.raises(OutputError, match=r"the record of step 1 cannot be written: .*No space left"):
+            record.write({"kind": "train", "step": 1, "loss": 2.0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -74,7 +75,7 @@ def run(config: DemoConfig, command: Callable[[list[str]], object]) -> dict[str,
     ]  # fmt: skip
     for line in lines:
         words = [str(word) for word in line]
-        log.info("\n$ protlat %s", " ".join(words))
+        log.info("\n$ protlat %s", shlex.join(words))
         command(words)
     picture = out / "embeddings_map.png"
     draw_map(vectors, picture)

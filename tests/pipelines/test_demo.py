@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,17 @@ def test_demo_leaves_other_folders_alone(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="not an earlier demonstration"):
         run(DemoConfig(output=str(tmp_path)), lambda _words: None)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_printed_commands_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(_words: list[str]) -> None:
+        raise Stopped
+
+    shown: list[str] = []
+    monkeypatch.setattr("protlat.pipelines.demo.log.info", lambda text, *values: shown.append(text % values))
+    with pytest.raises(Stopped):
+        run(DemoConfig(output=str(tmp_path / "demo")), stop)
+    assert r"^(.+)_\d+$" in shlex.split(shown[-1])

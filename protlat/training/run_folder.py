@@ -111,8 +111,11 @@ class RunFolder:
         write_text(self.path / CONFIG_FILE, config_yaml)
 
     def set_state(self, state: str) -> None:
-        """Say in a few words where the run stands."""
-        write_json(self.path / RUN_FILE, {**self.facts(), "state": state})
+        """Say in a few words where the run stands; a note that a full disk does not take hides no other error."""
+        try:
+            write_json(self.path / RUN_FILE, {**self.facts(), "state": state})
+        except OSError as error:
+            log.warning("%s: the state %r cannot be noted: %s", self.path / RUN_FILE, state, error)
 
 
 def versions() -> dict[str, str]:

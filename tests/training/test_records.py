@@ -18,6 +18,7 @@ from protlat.training.describe import describe_run
 from protlat.training.metrics import MetricsLog, read_metrics
 from protlat.training.random_state import load_random_state, save_random_state
 from protlat.training.report import loss_curve
+from protlat.training.run_folder import RunFolder
 from protlat.training.scores import Tally
 
 
@@ -120,3 +121,9 @@ def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
         record._file = open("/dev/full", "a", encoding="utf-8")  # noqa: SIM115
         with pytest.raises(OutputError, match=r"the record of step 1 cannot be written: .*No space left"):
             record.write({"kind": "train", "step": 1, "loss": 2.0})
+
+
+def test_a_state_that_cannot_be_noted_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", logger="protlat")
+    RunFolder(tmp_path / "absent").set_state("finished")
+    assert "the state 'finished' cannot be noted" in caplog.text

@@ -20,7 +20,14 @@ from protlat.data.random_streams import Purpose, stream
 from protlat.data.shards import MANIFEST_NAME, ShardReader, read_manifest
 from protlat.errors import CheckpointError, ConfigError, ShardError
 from protlat.files import require_disk_space, sha256_file
-from protlat.models import MaskedLM, ModelConfig, load_preset, read_model_config, resolve_model_folder
+from protlat.models import (
+    MaskedLM,
+    ModelConfig,
+    load_preset,
+    preset_names,
+    read_model_config,
+    resolve_model_folder,
+)
 from protlat.training.checkpoint import Checkpoint, CheckpointConfig, CheckpointStore, checkpoint_bytes
 from protlat.training.describe import CONFIG_FILE
 from protlat.training.engine import (
@@ -115,7 +122,8 @@ def load_config(
             set_dotted(merged, key.replace("__", "."), value)
     named = model if model is not None else merged.get("model", "tiny")
     if isinstance(named, str):
-        if Path(named).is_dir():
+        # A preset wins over a folder of its name, which can be given as ./NAME.
+        if named not in preset_names() and Path(named).is_dir():
             try:
                 merged["model"] = read_model_config(resolve_model_folder(named))[0].to_plain()
             except CheckpointError as error:

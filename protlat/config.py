@@ -142,7 +142,7 @@ def _explain(cls: type[BaseModel], error: ValidationError, where: str) -> str:
     lines = []
     for fault in error.errors(include_url=False):
         loc = [str(part) for part in fault["loc"]]
-        key = ".".join(loc) or "(whole)"
+        key = ".".join(loc)
         if fault["type"] == "extra_forbidden":
             known = sorted(_fields_at(cls, loc[:-1]))
             near = difflib.get_close_matches(loc[-1], known, n=1, cutoff=0.5)
@@ -152,7 +152,7 @@ def _explain(cls: type[BaseModel], error: ValidationError, where: str) -> str:
             message = fault["msg"].removeprefix("Value error, ")
             got = fault.get("input")
             shown = f" (got {got!r})" if isinstance(got, str | int | float | bool) else ""
-            lines.append(f"{where}: {key}: {message}{shown}")
+            lines.append(f"{where}: {key}: {message}{shown}" if key else f"{where}: {message}{shown}")
     return "\n".join(lines)
 
 

@@ -1,0 +1,96 @@
+"""Every setting of a pretraining run, and where values come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from protlat.config import Config, parse_scalar, read_yaml, set_dotted
+from protlat.data.batching import BatchingConfig
+from protlat.data.masking import MaskingConfig
+from protlat.errors import CheckpointError, ConfigError
+from protlat.models import ModelConfig, load_preset, preset_names, read_model_config, resolve_model_folder
+from protlat.training.checkpoint import CheckpointConfig
+from protlat.training.engine import EngineConfig
+from protlat.training.evaluation import EvaluationConfig
+from protlat.training.loop import GuardConfig, LimitsConfig
+from protlat.training.optim import OptimConfig, ScheduleConfig
+
+
+class PretrainConfig(Config):
+    """Everything that decides a pretraining run."""
+
+    shards: str = "shards"
+    """Folder made by `protlat prep`."""
+    verify_shards: bool = True
+    """Compare the shards with their checksums before the run: a second or two per GB."""
+    model: ModelConfig = Field(default_factory=lambda: load_preset("tiny"))
+    """Architecture: a preset's name, a YAML file, or the settings themselves."""
+    warm_start: str | None = None
+    """Model or run folder whose weights the run begins with."""
+    seed: int = Field(0, ge=0)
+    """Fixes initial weights, order, crops, masks and dropout."""
+    masking: MaskingConfig = MaskingConfig()
+    """Which residues are hidden."""
+    batching: BatchingConfig = BatchingConfig()
+    """How sequences form batches."""
+    optim: OptimConfig = OptimConfig()
+    """Optimiser."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """Learning rate over the run."""
+    limits: LimitsConfig = LimitsConfig()
+    """When the run ends."""
+    engine: EngineConfig = EngineConfig()
+    """Device, precision, ranks."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Scores on the validation split."""
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    """Saving the whole state."""
+    guard: GuardConfig = GuardConfig()
+    """Stopping a run that has gone wrong."""
+
+    @property
+    def crop_length(self) -> int:
+        """Most tokens of one sequence: what a batch holds, and what learned positions reach to."""
+        positions = self.model.positions
+        reach = positions.max_length if positions.kind == "learned" else self.batching.crop_length
+        return min(reach, self.batching.crop_length)
+
+
+def load_config(
+    path: str | Path | None = None, overrides: Sequence[str] = (), model: str | None = None, **values: Any
+) -> PretrainConfig:
+    """Defaults < YAML file < keyword values (``limits__max_steps=300``) < ``a.b=c`` overrides.
+
+    `model`, or the ``model`` of the file when it is a text, is a preset's name, a YAML file of model settings, or a
+    model or run folder; a folder gives its weights too. Overrides such as ``model.n_layers=2`` then change it.
+
+    Raises
+    ------
+    ConfigError
+        A value does not fit, or the model is not found.
+    """
+    merged = {} if path is None else read_yaml(path)
+    for key, value in values.items():
+        if value is not None:
+            set_dotted(merged, key.replace("__", "."), value)
+    named = model if model is not None else merged.get("model", "tiny")
+    if isinstance(named, str):
+        # A preset wins over a folder of its name, which can be given as ./NAME.
+        if named not in preset_names() and Path(named).is_dir():
+            try:
+                merged["model"] = read_model_config(resolve_model_folder(named))[0].to_plain()
+            except CheckpointError as error:
+                raise ConfigError(f"--model {named}: {error}") from None
+            merged["warm_start"] = named
+        else:
+            merged["model"] = load_preset(named).to_plain()
+    for item in overrides:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {item}: expected KEY=VALUE, for example --set optim.lr=1e-3")
+        set_dotted(merged, key.strip(), parse_scalar(text))
+    return PretrainConfig.parse(merged, "settings" if path is None else str(path))

@@ -23,9 +23,12 @@ def rotary_table(segments: Segments, head_dim: int, dtype: torch.dtype, base: fl
 
     def make() -> torch.Tensor:
         frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device=segments.device) / head_dim)
-        angle = segments.positions[:, None, None].double() * frequency
+        # Once for every position of the longest sequence, then looked up: sines in float64 are slow.
+        positions = torch.arange(max(segments.lengths), dtype=torch.float64, device=segments.device)
+        angle = positions[:, None, None] * frequency
         table = torch.polar(torch.ones_like(angle), angle)
-        return table if dtype == torch.float64 else table.to(torch.complex64)
+        table = table if dtype == torch.float64 else table.to(torch.complex64)
+        return table if len(segments) == 1 else table[segments.positions]
 
     return segments.derive(("rotary", head_dim, dtype == torch.float64, base), make)
 

@@ -252,20 +252,29 @@ class Segments:
         return bisect_right(ends, start) == bisect_right(ends, stop - 1)
 
     def _band(self, size: int, radius: int, dtype: torch.dtype) -> torch.Tensor:
-        query = torch.arange(size, device=self.device)
-        key = torch.arange(-size, 2 * size, device=self.device)
-        return _additive((key[None, :] - query[:, None]).abs() <= radius, dtype)[None, None]
+        return _additive(self._near(size, radius), dtype)[None, None]
+
+    def _near(self, size: int, radius: int) -> torch.Tensor:
+        """Whether key row k is at most `radius` from query row i of a block, shape (W, 3 W), bool."""
+
+        def make() -> torch.Tensor:
+            query = torch.arange(size, device=self.device)
+            key = torch.arange(-size, 2 * size, device=self.device)
+            return (key[None, :] - query[:, None]).abs() <= radius
+
+        return self.derive(("near", size, radius), make)
 
     def _window_slab(self, size: int, radius: int, first: int, last: int, dtype: torch.dtype) -> torch.Tensor:
-        start = first * size
-        query = torch.arange(start, last * size, device=self.device).view(-1, size)
-        key = query[:, :1] + torch.arange(-size, 2 * size, device=self.device)
-        distance = key[:, None, :] - query[:, :, None]
-        n_tokens = self.n_tokens
-        query_ids = torch.where(query < n_tokens, self.ids[query.clamp(max=n_tokens - 1)], -1)
-        key_ids = torch.where((key >= 0) & (key < n_tokens), self.ids[key.clamp(0, n_tokens - 1)], -2)
-        seen = (distance.abs() <= radius) & (key_ids[:, None, :] == query_ids[:, :, None])
-        return _additive(seen | (distance == 0), dtype)[:, None]
+        # Sequence of every row from the block before the first to the block after the last. Rows before the batch and
+        # rows behind it have numbers of their own, so that the latter see each other and no row is empty.
+        start, stop = (first - 1) * size, (last + 1) * size
+        inside = self.ids[max(start, 0) : stop].int()
+        owner = F.pad(inside, (max(-start, 0), 0), value=-2)
+        owner = F.pad(owner, (0, stop - start - len(owner)), value=-1)
+        keys = owner.unfold(0, 3 * size, size)
+        queries = keys[:, size : 2 * size]
+        same = keys[:, None, :] == queries[:, :, None]
+        return _additive(same.logical_and_(self._near(size, radius)), dtype)[:, None]
 
 
 def rounded_size(n: int, least_step: int = 1) -> int:

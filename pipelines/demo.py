@@ -27,8 +27,8 @@ class DemoConfig(Config):
 
     output: str = "demo-output"
     """Folder to write."""
-    max_steps: int = Field(150, ge=1)
-    """Training steps; 150 take about a minute on two cores."""
+    max_steps: int = Field(300, ge=1)
+    """Training steps; 300 take about a minute on two cores."""
     tokens_per_batch: int = Field(4096, ge=256)
     """Tokens of one step."""
     seed: int = Field(0, ge=0)

@@ -9,7 +9,7 @@ import click
 
 @click.command()
 @click.option("-o", "--output", default="demo-output", show_default=True, help="Folder to write.")
-@click.option("--max-steps", type=click.IntRange(min=1), default=150, show_default=True, help="Training steps.")
+@click.option("--max-steps", type=click.IntRange(min=1), default=300, show_default=True, help="Training steps.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the run.")
 def demo(output: str, max_steps: int, seed: int) -> None:
     """Prepare, pretrain, embed and predict on 384 bundled proteins; draw a loss curve and a map.

@@ -32,7 +32,7 @@ def window_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, radius: 
 def linear_attention(
     phi_q: torch.Tensor, phi_k: torch.Tensor, v: torch.Tensor, rotation: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Weights phi(q_i) . phi(k_j), divided by their sum over j.
+    """Weights phi(q_i) . phi(k_j), divided by their sum over j; a query whose weights are all zero reads zero.
 
     Parameters
     ----------
@@ -48,6 +48,7 @@ def linear_attention(
     """
     weights = torch.einsum("ihm,jhm->hij", phi_q, phi_k)
     total = weights.sum(-1, keepdim=True)
+    total = torch.where(total > 0, total, torch.ones_like(total))
     if rotation is not None:
         turned_q = torch.einsum("imn,ihn->ihm", rotation, phi_q)
         turned_k = torch.einsum("imn,ihn->ihm", rotation, phi_k)

@@ -1,0 +1,95 @@
+"""The attention layer of every variant against a plain composition of the definitions, one sequence at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from protlat.models import ModelConfig
+from protlat.nn.attention import AnyAttention
+from protlat.nn.attention.layer import AttentionLayer
+from protlat.nn.positions import ROTARY_BASE
+from protlat.ops import reference
+from protlat.ops.segments import Segments
+from tests.models.variants import VARIANTS
+
+LENGTHS = [9, 1, 20]
+
+
+def plain_core(
+    group: AnyAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, gate: torch.Tensor | None
+) -> torch.Tensor:
+    """One kind of heads on one sequence, (L, H, D)."""
+    turn = torch.stack([reference.rotary_matrix(i, q.shape[-1], ROTARY_BASE) for i in range(len(q))])
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("imn,ihn->ihm", turn, x) if group.rotary else x
+
+    if group.kind == "window":
+        return reference.window_attention(turned(q), turned(k), v, group.radius)
+    if group.kind == "softmax":
+        return reference.softmax_attention(turned(q), turned(k), v)
+    if group.kind == "linear":
+        phi = group.feature_map.build()
+        features = phi(k) if gate is None else phi(k) * gate
+        return reference.linear_attention(phi(q), features, v, turn if group.rotary else None)
+    if not group.rotary:
+        return reference.efficient_attention(q, k, v, gate)
+    weights = torch.einsum("ihd,jhd->hij", turned(q.softmax(-1)), turned(k.softmax(0)))
+    return torch.einsum("hij,jhd->ihd", weights, v)
+
+
+def plain_layer(layer: AttentionLayer, config: ModelConfig, number: int, x: torch.Tensor) -> torch.Tensor:
+    """The whole layer on one sequence, (L, E)."""
+    qkv = x @ layer.project.weight.T
+    inner = qkv.shape[1] // 3
+    if config.local_conv is not None:
+        start = 0 if config.local_conv.target == "qkv" else 2 * inner
+        moved = reference.depthwise_conv(qkv[:, start:], layer.conv.weight, layer.conv.bias)
+        qkv = torch.cat([qkv[:, :start], moved], 1)
+    q, k, v = (part.unflatten(1, (-1, config.head_dim)) for part in qkv.split(inner, 1))
+    write = output = None
+    if layer.project_gates is not None:
+        gates = torch.sigmoid(x @ layer.project_gates.weight.T + layer.project_gates.bias)
+        write, output = gates.split(layer.gate_widths, 1)
+    out, head, pooled = [], 0, 0
+    for group in config.groups_of(number):
+        part = slice(head, head + group.n_heads)
+        gate = None
+        if group.kind in ("efficient", "linear"):
+            if config.gate.write != "none":
+                gate = write.unflatten(1, (layer.pooled_heads, -1))[:, pooled : pooled + group.n_heads]
+            pooled += group.n_heads
+        out.append(plain_core(group, q[:, part], k[:, part], v[:, part], gate))
+        head += group.n_heads
+    values = torch.cat(out, 1)
+    if config.gate.output != "none":
+        if config.gate.norm:
+            values = values / (values.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        values = values * output.unflatten(1, (layer.n_heads, -1))
+    return values.flatten(1) @ layer.mix.weight.T + layer.mix.bias
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("number", [0, 1])
+def test_layer_is_the_composition_of_its_definitions(rng: torch.Generator, name: str, number: int) -> None:
+    config = VARIANTS[name]
+    groups = config.groups_of(number)
+    layer = AttentionLayer(config.d_model, config.head_dim, groups, config.gate, config.local_conv).double()
+    parameters = list(layer.parameters())
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.copy_(0.4 * torch.randn(parameter.shape, generator=rng, dtype=torch.float64))
+    x = torch.randn(sum(LENGTHS), config.d_model, generator=rng, dtype=torch.float64).requires_grad_()
+    ours = layer(x, Segments(LENGTHS))
+    theirs = torch.cat([plain_layer(layer, config, number, part) for part in x.split(LENGTHS)])
+    # The relative floor of linear heads (1e-6) is not part of the definition.
+    tolerance = (
+        {"rtol": 1e-4, "atol": 1e-5} if any(g.kind == "linear" for g in groups) else {"rtol": 1e-8, "atol": 1e-9}
+    )
+    torch.testing.assert_close(ours, theirs, **tolerance)
+    weight = torch.randn(ours.shape, generator=rng, dtype=torch.float64)
+    ours_grad = torch.autograd.grad((ours * weight).sum(), [x, *parameters])
+    theirs_grad = torch.autograd.grad((theirs * weight).sum(), [x, *parameters])
+    for a, b in zip(ours_grad, theirs_grad, strict=True):
+        torch.testing.assert_close(a, b, **{"rtol": tolerance["rtol"], "atol": 100 * tolerance["atol"]})

@@ -1,17 +1,20 @@
-"""Models: encoder, masked-language model, presets, model folders."""
+"""Models: encoder, language models, presets, model folders."""
 
 from protlat.models.config import DropoutConfig, ModelConfig
 from protlat.models.encoder import Encoder
 from protlat.models.hub import describe_model, model_hash, read_model_config, resolve_model_folder
-from protlat.models.masked_lm import MaskedLM
+from protlat.models.language_model import CausalLM, LanguageModel, MaskedLM, language_model_class
 from protlat.models.presets import load_preset, preset_names
 
 __all__ = [
+    "CausalLM",
     "DropoutConfig",
     "Encoder",
+    "LanguageModel",
     "MaskedLM",
     "ModelConfig",
     "describe_model",
+    "language_model_class",
     "load_preset",
     "model_hash",
     "preset_names",

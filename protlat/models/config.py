@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from protlat.config import Config
-from protlat.nn.attention import POOLED_KINDS, AnyAttention, EfficientAttentionConfig, WindowAttentionConfig
+from protlat.nn.attention import AnyAttention, EfficientAttentionConfig, WindowAttentionConfig
 from protlat.nn.feed_forward import FeedForwardConfig, GeluConfig
 from protlat.nn.gate import GateConfig
 from protlat.nn.local_conv import LocalConvConfig
@@ -40,6 +40,8 @@ class ModelConfig(Config):
     """Groups of heads in every layer, each with its kind and n_heads."""
     attention_by_layer: dict[int, tuple[AnyAttention, ...]] = Field(default_factory=dict)
     """Groups of heads for single layers, by 0-based layer number, in place of `attention`."""
+    causal: bool = False
+    """Whether no token sees a later one: for next-token models and generation."""
     gate: GateConfig = GateConfig()
     """Sigmoid gates on what global heads write and on what leaves the heads."""
     local_conv: LocalConvConfig | None = LocalConvConfig()
@@ -68,13 +70,16 @@ class ModelConfig(Config):
                 raise ValueError(f"attention_by_layer.{layer}: layers are numbered 0 to {self.n_layers - 1}")
         for layer in range(self.n_layers):
             groups = self.groups_of(layer)
-            kinds = {group.kind for group in groups}
-            if self.gate.write != "none" and not kinds & set(POOLED_KINDS):
+            kinds = ", ".join(sorted({group.kind for group in groups}))
+            if self.gate.write != "none" and not any(group.takes_write_gate for group in groups):
                 raise ValueError(
-                    f"gate.write acts on global heads ({', '.join(POOLED_KINDS)}), but layer {layer} has only "
-                    f"{', '.join(sorted(kinds))}; use gate.output there, or give the layer global heads"
+                    f"gate.write acts on global heads (efficient, linear), but layer {layer} has only {kinds}; use "
+                    f"gate.output there, or give the layer global heads"
                 )
-            if self.head_dim % 2 and any(group.rotary for group in groups):
+            for group in groups if self.causal else ():
+                if group.why_not_causal is not None:
+                    raise ValueError(f"{group.kind} heads cannot be causal: {group.why_not_causal}")
+            if self.head_dim % 2 and any(group.turns for group in groups):
                 raise ValueError(
                     f"head_dim {self.head_dim} is odd, but rotary heads turn pairs of channels; use an even one"
                 )

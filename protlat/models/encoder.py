@@ -18,6 +18,7 @@ from protlat.nn.attention.layer import AttentionLayer
 from protlat.nn.block import Block
 from protlat.nn.norms import build_norm
 from protlat.nn.positions import LearnedPositions
+from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments, pack, rounded_size, unpack
 
 INIT_STD = 0.02
@@ -50,7 +51,7 @@ class Encoder(PretrainedModel):
     def _block(self, layer: int) -> Block:
         config = self.config
         attention = AttentionLayer(
-            config.d_model, config.head_dim, config.groups_of(layer), config.gate, config.local_conv
+            config.d_model, config.head_dim, config.groups_of(layer), config.gate, config.local_conv, config.causal
         )
         feed_forward = config.feed_forward.build(config.d_model, config.dropout.feed_forward)
         return Block(config.d_model, attention, feed_forward, config.norm, config.token_shift, config.dropout.residual)
@@ -72,7 +73,11 @@ class Encoder(PretrainedModel):
             block.attention.reset_gates()
 
     def forward(
-        self, tokens: torch.Tensor, segments: Segments, layers: Sequence[int] = (-1,)
+        self,
+        tokens: torch.Tensor,
+        segments: Segments,
+        layers: Sequence[int] = (-1,),
+        state: RecurrentState | None = None,
     ) -> dict[int, torch.Tensor]:
         """Vectors of the layers asked for.
 
@@ -84,6 +89,9 @@ class Encoder(PretrainedModel):
             Where each sequence lies.
         layers : sequence of int
             0 is the token embedding, i the residual stream after block i, n_layers (or -1) the final norm's output.
+        state : RecurrentState or None
+            Causal models: memories of the tokens before these, which `segments.offsets` counts. Read from
+            ``state.before``, written to ``state.after``.
 
         Returns
         -------
@@ -93,27 +101,32 @@ class Encoder(PretrainedModel):
         Raises
         ------
         ConfigError
-            A layer that the model does not have.
+            A layer that the model does not have, or a state for a model that is not causal.
         """
+        if state is not None and not self.config.causal:
+            raise ConfigError("this model is not causal, so it keeps no state; train one with model.causal=true")
         wanted = {self.resolve_layer(layer) for layer in layers}
         n_tokens = len(tokens)
-        if not isinstance(self.positions, LearnedPositions):
-            # The filler could be longer than a table of learned positions.
+        if not isinstance(self.positions, LearnedPositions) and state is None:
+            # The filler could be longer than a table of learned positions, and it has no row in a state.
             tokens, segments = round_up(tokens, segments, self.alphabet.pad_id)
-        out = self._forward(tokens, segments, wanted)
+        out = self._forward(tokens, segments, wanted, state)
         return out if len(tokens) == n_tokens else {layer: x[:n_tokens] for layer, x in out.items()}
 
-    def _forward(self, tokens: torch.Tensor, segments: Segments, wanted: set[int]) -> dict[int, torch.Tensor]:
+    def _forward(
+        self, tokens: torch.Tensor, segments: Segments, wanted: set[int], state: RecurrentState | None
+    ) -> dict[int, torch.Tensor]:
         out: dict[int, torch.Tensor] = {}
         x = self.embedding_dropout(self.positions(self.widen(self.embedding(tokens)), segments))
         if 0 in wanted:
             out[0] = x
         last = max(wanted)
         for number, block in enumerate(self.blocks[:last], start=1):
+            memory = None if state is None else state.sub(f"blocks.{number - 1}")
             if self.config.checkpoint_activations and torch.is_grad_enabled():
-                x = checkpoint(block, x, segments, use_reentrant=False)
+                x = checkpoint(block, x, segments, memory, use_reentrant=False)
             else:
-                x = block(x, segments)
+                x = block(x, segments, memory)
             if number in wanted and number < self.config.n_layers:
                 out[number] = x
         if self.config.n_layers in wanted:

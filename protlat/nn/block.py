@@ -7,6 +7,7 @@ from torch import nn
 
 from protlat.nn.attention.layer import AttentionLayer
 from protlat.nn.norms import NormKind, build_norm
+from protlat.nn.state import RecurrentState
 from protlat.ops.local import token_shift
 from protlat.ops.segments import Segments
 
@@ -43,10 +44,20 @@ class Block(nn.Module):
         self.shift = shift
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None = None) -> torch.Tensor:
         """(T, E) -> (T, E)."""
-        x = self.dropout(self.attention(self._moved(self.attention_norm(x), segments), segments)) + x
-        return self.dropout(self.feed_forward(self._moved(self.feed_forward_norm(x), segments))) + x
+        x = self.attend(x, segments, state) + x
+        return self.feed(x, segments, state) + x
 
-    def _moved(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
+    def attend(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None = None) -> torch.Tensor:
+        """What attention adds to x (T, E)."""
+        memory = None if state is None else state.sub("attention")
+        return self.dropout(self.attention(self._moved(self.attention_norm(x), segments, memory), segments, memory))
+
+    def feed(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None = None) -> torch.Tensor:
+        """What the feed-forward adds to x (T, E)."""
+        memory = None if state is None else state.sub("feed_forward")
+        return self.dropout(self.feed_forward(self._moved(self.feed_forward_norm(x), segments, memory)))
+
+    def _moved(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None) -> torch.Tensor:
         return token_shift(x, segments) if self.shift else x

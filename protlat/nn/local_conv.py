@@ -9,6 +9,8 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from protlat.config import Config
+from protlat.errors import ConfigError
+from protlat.nn.state import RecurrentState
 from protlat.ops.local import depthwise_conv
 from protlat.ops.segments import Segments
 
@@ -16,12 +18,15 @@ from protlat.ops.segments import Segments
 class LocalConv(nn.Module):
     """x + bias + depthwise convolution of x, zero at the start, so that a new layer is the identity."""
 
-    def __init__(self, channels: int, size: int) -> None:
+    def __init__(self, channels: int, size: int, causal: bool = False) -> None:
         super().__init__()
+        if causal:
+            raise ConfigError("local_conv: not written for causal models yet")
+        self.causal = causal
         self.weight = nn.Parameter(torch.zeros(size, channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None = None) -> torch.Tensor:
         """(T, C) -> (T, C), reset at every border."""
         return depthwise_conv(x, self.weight, self.bias, segments)
 

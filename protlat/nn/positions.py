@@ -24,11 +24,12 @@ def rotary_table(segments: Segments, head_dim: int, dtype: torch.dtype, base: fl
     def make() -> torch.Tensor:
         frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device=segments.device) / head_dim)
         # Once for every position of the longest sequence, then looked up: sines in float64 are slow.
-        positions = torch.arange(max(segments.lengths), dtype=torch.float64, device=segments.device)
-        angle = positions[:, None, None] * frequency
+        apart = segments.offsets is not None
+        positions = segments.positions if apart else torch.arange(segments.reach, device=segments.device)
+        angle = positions.double()[:, None, None] * frequency
         table = torch.polar(torch.ones_like(angle), angle)
         table = table if dtype == torch.float64 else table.to(torch.complex64)
-        return table if len(segments) == 1 else table[segments.positions]
+        return table if apart or len(segments) == 1 else table[segments.positions]
 
     return segments.derive(("rotary", head_dim, dtype == torch.float64, base), make)
 
@@ -83,9 +84,9 @@ class LearnedPositions(nn.Module):
         SequenceError
             A sequence is longer than the table.
         """
-        if max(segments.lengths) > self.table.num_embeddings:
+        if segments.reach > self.table.num_embeddings:
             raise SequenceError(
-                f"a sequence of {max(segments.lengths)} tokens, but this model has learned positions for at most "
+                f"a sequence of {segments.reach} tokens, but this model has learned positions for at most "
                 f"{self.table.num_embeddings}; cut it, or use a model with positions none or sinusoidal"
             )
         return x + self.table(segments.positions)

@@ -75,10 +75,18 @@ class Segments:
         Tokens of each sequence, in packed order, each at least 1.
     device : torch.device
         Where derived tensors live.
+    offsets : sequence of int, or None
+        Position of the first token of each sequence, where earlier tokens were read by earlier calls (see
+        `protlat.nn.state`); None: every sequence begins at 0.
     """
 
-    def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, lengths: Sequence[int], device: torch.device | str = "cpu", offsets: Sequence[int] | None = None
+    ) -> None:
         self.lengths = tuple(int(n) for n in lengths)
+        self.offsets = None if offsets is None else tuple(int(n) for n in offsets)
+        if self.offsets is not None and (len(self.offsets) != len(self.lengths) or min(self.offsets) < 0):
+            raise ValueError("segments: one offset of at least 0 for each sequence")
         if not self.lengths or min(self.lengths) < 1:
             raise ValueError(f"segments need at least one sequence and lengths of at least 1, got {self.lengths[:10]}")
         self.device = torch.device(device)
@@ -122,7 +130,8 @@ class Segments:
 
     def with_filler(self, n_tokens: int) -> Segments:
         """These sequences and one more of `n_tokens` behind them; made once, so that its tables are kept too."""
-        return self.derive(("filler", n_tokens), lambda: Segments((*self.lengths, n_tokens), self.device))
+        offsets = None if self.offsets is None else (*self.offsets, 0)
+        return self.derive(("filler", n_tokens), lambda: Segments((*self.lengths, n_tokens), self.device, offsets))
 
     @property
     def cu_seqlens(self) -> torch.Tensor:
@@ -143,13 +152,31 @@ class Segments:
         return self.derive("ids", make)
 
     @property
-    def positions(self) -> torch.Tensor:
-        """Position of every token in its sequence, from 0, shape (T,), int64."""
+    def rows(self) -> torch.Tensor:
+        """Row of every token among those of its sequence in this batch, from 0, shape (T,), int64."""
 
         def make() -> torch.Tensor:
             return torch.arange(self.n_tokens, device=self.device) - self.cu_seqlens[:-1][self.ids]
 
+        return self.derive("rows", make)
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """Position of every token in its whole sequence: its row and the sequence's offset, shape (T,), int64."""
+        if self.offsets is None:
+            return self.rows
+
+        def make() -> torch.Tensor:
+            return self.rows + torch.tensor(self.offsets, device=self.device)[self.ids]
+
         return self.derive("positions", make)
+
+    @property
+    def reach(self) -> int:
+        """One more than the greatest position."""
+        if self.offsets is None:
+            return max(self.lengths)
+        return max(n + offset for n, offset in zip(self.lengths, self.offsets, strict=True))
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
@@ -167,7 +194,7 @@ class Segments:
 
         def make() -> torch.Tensor:
             last = torch.tensor(self.lengths, device=self.device)[self.ids]
-            target = self.positions + offset
+            target = self.rows + offset
             return ((target >= 0) & (target < last))[:, None]
 
         return self.derive(("same", offset), make)
@@ -177,7 +204,7 @@ class Segments:
 
         def make() -> torch.Tensor:
             last = torch.tensor(self.lengths, device=self.device)[self.ids] - 1
-            return ((self.positions < distance) | (last - self.positions < distance)).nonzero().flatten()
+            return ((self.rows < distance) | (last - self.rows < distance)).nonzero().flatten()
 
         return self.derive(("near_borders", distance), make)
 

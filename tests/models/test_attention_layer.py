@@ -51,15 +51,15 @@ def plain_layer(layer: AttentionLayer, config: ModelConfig, number: int, x: torc
     write = output = None
     if layer.project_gates is not None:
         gates = torch.sigmoid(x @ layer.project_gates.weight.T + layer.project_gates.bias)
-        write, output = gates.split(layer.gate_widths, 1)
-    out, head, pooled = [], 0, 0
-    for group in config.groups_of(number):
+        n_groups = len(layer.cores)
+        parts = gates.split(layer.gate_widths, 1)
+        write, output = parts[:n_groups], parts[n_groups]
+    out, head = [], 0
+    for index, group in enumerate(config.groups_of(number)):
         part = slice(head, head + group.n_heads)
         gate = None
-        if group.kind in ("efficient", "linear"):
-            if config.gate.write != "none":
-                gate = write.unflatten(1, (layer.pooled_heads, -1))[:, pooled : pooled + group.n_heads]
-            pooled += group.n_heads
+        if group.kind in ("efficient", "linear") and config.gate.write != "none":
+            gate = write[index].unflatten(1, (group.n_heads, -1))
         out.append(plain_core(group, q[:, part], k[:, part], v[:, part], gate))
         head += group.n_heads
     values = torch.cat(out, 1)

@@ -59,7 +59,7 @@ def test_linear_attention(rng: torch.Generator, feature_map, rotary: bool, way: 
     config = LinearAttentionConfig(
         n_heads=2, feature_map=feature_map, rotary=rotary, implementation=way, chunk=4, eps=1e-13
     )
-    core, phi = config.build(8), feature_map.build()
+    core, phi = config.build(8, False), feature_map.build()
     q, k, v = qkv(rng)
     expected = by_sequence(
         lambda a, b, c: reference.linear_attention(phi(a), phi(b), c, rotation(len(a), 8) if rotary else None), q, k, v
@@ -73,10 +73,10 @@ def test_write_gate_acts_on_sum_and_normaliser(rng: torch.Generator, width: int,
     q, k, v = qkv(rng)
     gate = torch.rand(sum(LENGTHS), 2, width, generator=rng, dtype=torch.float64)
     segments = Segments(LENGTHS)
-    efficient = EfficientAttentionConfig(n_heads=2, implementation=way, chunk=4).build(8)
+    efficient = EfficientAttentionConfig(n_heads=2, implementation=way, chunk=4).build(8, False)
     expected = by_sequence(reference.efficient_attention, q, k, v, gate)
     torch.testing.assert_close(efficient(q, k, v, segments, gate), expected, **TOLERANCE)
-    linear = LinearAttentionConfig(n_heads=2, implementation=way, chunk=4, eps=1e-13).build(8)
+    linear = LinearAttentionConfig(n_heads=2, implementation=way, chunk=4, eps=1e-13).build(8, False)
     phi = EluConfig().build()
     expected = by_sequence(lambda a, b, c, g: reference.linear_attention(phi(a), phi(b) * g, c), q, k, v, gate)
     torch.testing.assert_close(linear(q, k, v, segments, gate), expected, **TOLERANCE)
@@ -85,13 +85,15 @@ def test_write_gate_acts_on_sum_and_normaliser(rng: torch.Generator, width: int,
 def test_efficient_attention_scale(rng: torch.Generator) -> None:
     q, k, v = qkv(rng)
     segments = Segments(LENGTHS)
-    plain = EfficientAttentionConfig(n_heads=2).build(8)(q, k, v, segments)
-    torch.testing.assert_close(EfficientAttentionConfig(n_heads=2, scale=0.25).build(8)(q, k, v, segments), plain / 4)
+    plain = EfficientAttentionConfig(n_heads=2).build(8, False)(q, k, v, segments)
+    torch.testing.assert_close(
+        EfficientAttentionConfig(n_heads=2, scale=0.25).build(8, False)(q, k, v, segments), plain / 4
+    )
 
 
 def test_softmax_attention(rng: torch.Generator) -> None:
     q, k, v = qkv(rng)
-    core = SoftmaxAttentionConfig(n_heads=2, rotary=False).build(8)
+    core = SoftmaxAttentionConfig(n_heads=2, rotary=False).build(8, False)
     expected = by_sequence(reference.softmax_attention, q, k, v)
     torch.testing.assert_close(core(q, k, v, Segments(LENGTHS)), expected, **TOLERANCE)
 
@@ -99,9 +101,9 @@ def test_softmax_attention(rng: torch.Generator) -> None:
 def test_a_window_wider_than_the_sequence_is_full_attention(rng: torch.Generator) -> None:
     q, k, v = qkv(rng)
     segments = Segments(LENGTHS)
-    full = SoftmaxAttentionConfig(n_heads=2).build(8)(q, k, v, segments)
+    full = SoftmaxAttentionConfig(n_heads=2).build(8, False)(q, k, v, segments)
     torch.testing.assert_close(
-        WindowAttentionConfig(n_heads=2, radius=40).build(8)(q, k, v, segments), full, **TOLERANCE
+        WindowAttentionConfig(n_heads=2, radius=40).build(8, False)(q, k, v, segments), full, **TOLERANCE
     )
 
 
@@ -109,13 +111,15 @@ def test_linear_attention_weights_sum_to_one_for_tiny_keys() -> None:
     # A floor that did not scale with the features would swallow keys of 1e-17.
     q = torch.zeros(6, 1, 4, dtype=torch.float64)
     v = torch.full((6, 1, 4), 3.0, dtype=torch.float64)
-    out = LinearAttentionConfig(n_heads=1).build(4)(q, q - 40, v, Segments([6]))
+    out = LinearAttentionConfig(n_heads=1).build(4, False)(q, q - 40, v, Segments([6]))
     torch.testing.assert_close(out, v, rtol=1e-5, atol=0)
 
 
 def test_relu_query_without_features_reads_zero() -> None:
     x = torch.full((4, 1, 4), -1.0)
-    out = LinearAttentionConfig(n_heads=1, feature_map=ReluConfig()).build(4)(x, x, torch.ones(4, 1, 4), Segments([4]))
+    out = LinearAttentionConfig(n_heads=1, feature_map=ReluConfig()).build(4, False)(
+        x, x, torch.ones(4, 1, 4), Segments([4])
+    )
     assert torch.equal(out, torch.zeros(4, 1, 4))
 
 

@@ -15,11 +15,8 @@ AnyAttention = Annotated[
     WindowAttentionConfig | EfficientAttentionConfig | LinearAttentionConfig | SoftmaxAttentionConfig,
     Field(discriminator="kind"),
 ]
-# Kinds that pool keys over the whole sequence; a write gate acts on these.
-POOLED_KINDS = ("efficient", "linear")
 
 __all__ = [
-    "POOLED_KINDS",
     "AnyAttention",
     "AttentionConfig",
     "AttentionCore",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from pydantic import Field
 
 from protlat.config import Config
+from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments
 
 
@@ -24,13 +25,46 @@ class AttentionCore(Protocol):
         v: torch.Tensor,
         segments: Segments,
         write_gate: torch.Tensor | None = None,
+        extra: torch.Tensor | None = None,
+        state: RecurrentState | None = None,
     ) -> torch.Tensor:
-        """q, k, v (T, H, D) -> (T, H, D); `write_gate` (T, H, D) or (T, H, 1) in (0, 1) where the core takes one."""
+        """Attend.
+
+        Parameters
+        ----------
+        q, k, v : torch.Tensor, shape (T, H, D)
+        segments : Segments
+        write_gate : torch.Tensor, shape (T, H, D) or (T, H, 1), or None
+            In (0, 1); given only where the config says `takes_write_gate`.
+        extra : torch.Tensor, shape (T, H, n), or None
+            The config's `n_extra` values per token and head, projected from the layer's input, with bias.
+        state : RecurrentState or None
+            Causal cores only: memories of earlier calls, read and replaced.
+
+        Returns
+        -------
+        torch.Tensor, shape (T, H, D)
+        """
         ...
 
 
 class AttentionConfig(Config):
     """Settings that every kind of head has."""
 
+    takes_write_gate: ClassVar[bool] = False
+    """Whether `gate.write` acts on this kind."""
+    why_not_causal: ClassVar[str | None] = None
+    """Why this kind cannot stand in a causal model, and what to use instead; None: it can."""
+
     n_heads: int = Field(ge=1)
     """How many of the layer's heads are of this kind."""
+
+    @property
+    def n_extra(self) -> int:
+        """Values per token and head that the core wants projected from the layer's input."""
+        return 0
+
+    @property
+    def turns(self) -> bool:
+        """Whether pairs of channels are turned by their position, so that head_dim must be even."""
+        return bool(getattr(self, "rotary", False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -11,6 +11,7 @@ from torch import nn
 from protlat.nn.attention.base import AttentionConfig
 from protlat.nn.feature_maps import EluConfig, FeatureMapConfig
 from protlat.nn.positions import rotate
+from protlat.nn.state import RecurrentState
 from protlat.ops.dispatch import PooledImplementation, pick_pooled
 from protlat.ops.pooled import DEFAULT_CHUNK, pooled_attention, segment_mean, softmax_over_positions
 from protlat.ops.segments import Segments
@@ -38,6 +39,8 @@ class EfficientAttention(nn.Module):
         v: torch.Tensor,
         segments: Segments,
         write_gate: torch.Tensor | None = None,
+        extra: torch.Tensor | None = None,
+        state: RecurrentState | None = None,
     ) -> torch.Tensor:
         way = pick_pooled(self.implementation, q.device)
         if write_gate is not None:
@@ -75,6 +78,8 @@ class LinearAttention(nn.Module):
         v: torch.Tensor,
         segments: Segments,
         write_gate: torch.Tensor | None = None,
+        extra: torch.Tensor | None = None,
+        state: RecurrentState | None = None,
     ) -> torch.Tensor:
         way = pick_pooled(self.implementation, q.device)
         features_q, features_k = self.feature_map(q), self.feature_map(k)
@@ -100,6 +105,8 @@ class LinearAttention(nn.Module):
 class EfficientAttentionConfig(AttentionConfig):
     """Global heads: softmax over channels of q, softmax over positions of k (Shen et al. 2021)."""
 
+    takes_write_gate: ClassVar[bool] = True
+    why_not_causal: ClassVar[str | None] = "not written yet"
     kind: Literal["efficient"] = "efficient"
     scale: float = Field(1.0, gt=0)
     """Factor on the output; the reference transformer (LAT) has head_dim ** -0.5."""
@@ -110,13 +117,15 @@ class EfficientAttentionConfig(AttentionConfig):
     chunk: int = Field(DEFAULT_CHUNK, ge=1)
     """Tokens per chunk of the chunked form; results depend on it by rounding only."""
 
-    def build(self, head_dim: int) -> EfficientAttention:
+    def build(self, head_dim: int, causal: bool) -> EfficientAttention:
         return EfficientAttention(self.scale, self.rotary, self.implementation, self.chunk)
 
 
 class LinearAttentionConfig(AttentionConfig):
     """Global heads with a positive feature map and a normaliser (Katharopoulos et al. 2020)."""
 
+    takes_write_gate: ClassVar[bool] = True
+    why_not_causal: ClassVar[str | None] = "not written yet"
     kind: Literal["linear"] = "linear"
     feature_map: FeatureMapConfig = EluConfig()
     """Positive map applied to queries and keys: elu, relu or softmax."""
@@ -129,5 +138,5 @@ class LinearAttentionConfig(AttentionConfig):
     chunk: int = Field(DEFAULT_CHUNK, ge=1)
     """Tokens per chunk of the chunked form; results depend on it by rounding only."""
 
-    def build(self, head_dim: int) -> LinearAttention:
+    def build(self, head_dim: int, causal: bool) -> LinearAttention:
         return LinearAttention(self.feature_map.build(), self.eps, self.rotary, self.implementation, self.chunk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from torch import nn
 
 from protlat.nn.attention.base import AttentionConfig
 from protlat.nn.positions import rotate
+from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments
 
 
@@ -33,6 +34,8 @@ class SoftmaxAttention(nn.Module):
         v: torch.Tensor,
         segments: Segments,
         write_gate: torch.Tensor | None = None,
+        extra: torch.Tensor | None = None,
+        state: RecurrentState | None = None,
     ) -> torch.Tensor:
         if self.rotary:
             q, k = rotate(q, segments), rotate(k, segments)
@@ -50,11 +53,12 @@ class SoftmaxAttention(nn.Module):
 class SoftmaxAttentionConfig(AttentionConfig):
     """Full softmax heads: time quadratic in length."""
 
+    why_not_causal: ClassVar[str | None] = "not written yet"
     kind: Literal["softmax"] = "softmax"
     rotary: bool = True
     """Turn queries and keys by their position, so that scores depend on distance."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of attention weights dropped in training."""
 
-    def build(self, head_dim: int) -> SoftmaxAttention:
+    def build(self, head_dim: int, causal: bool) -> SoftmaxAttention:
         return SoftmaxAttention(self.rotary, self.dropout)

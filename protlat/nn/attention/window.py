@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -10,6 +10,7 @@ from torch import nn
 
 from protlat.nn.attention.base import AttentionConfig
 from protlat.nn.positions import rotate
+from protlat.nn.state import RecurrentState
 from protlat.ops.local import window_attention
 from protlat.ops.segments import Segments
 
@@ -28,6 +29,8 @@ class WindowAttention(nn.Module):
         v: torch.Tensor,
         segments: Segments,
         write_gate: torch.Tensor | None = None,
+        extra: torch.Tensor | None = None,
+        state: RecurrentState | None = None,
     ) -> torch.Tensor:
         if self.rotary:
             q, k = rotate(q, segments), rotate(k, segments)
@@ -37,6 +40,7 @@ class WindowAttention(nn.Module):
 class WindowAttentionConfig(AttentionConfig):
     """Local heads: softmax over the tokens at most `radius` away on either side; cost linear in length."""
 
+    why_not_causal: ClassVar[str | None] = "not written yet"
     kind: Literal["window"] = "window"
     radius: int = Field(64, ge=1)
     """Greatest distance, in tokens, that a head sees on either side."""
@@ -45,5 +49,5 @@ class WindowAttentionConfig(AttentionConfig):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of attention weights dropped in training."""
 
-    def build(self, head_dim: int) -> WindowAttention:
+    def build(self, head_dim: int, causal: bool) -> WindowAttention:
         return WindowAttention(self.radius, self.rotary, self.dropout)

@@ -1,4 +1,4 @@
-"""The pretraining model: an encoder and a head that predicts masked tokens."""
+"""The pretraining models: an encoder and a head that predicts hidden tokens, or the next one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from protlat.alphabet import Alphabet
+from protlat.errors import ConfigError
 from protlat.models.config import ModelConfig
 from protlat.models.encoder import Encoder, init_module
 from protlat.models.hub import PretrainedModel
 from protlat.nn.norms import build_norm
+from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments, rounded_size
 
 
-class MaskedLMHead(nn.Module):
+class TokenHead(nn.Module):
     """Linear, GELU, norm, then a read-out with the token embedding (tied) or weights of its own."""
 
     def __init__(self, config: ModelConfig, n_tokens: int) -> None:
@@ -34,8 +36,8 @@ class MaskedLMHead(nn.Module):
         return logits if logits.dtype == torch.float64 else logits.float()
 
 
-class MaskedLM(PretrainedModel):
-    """Encoder with a masked-token head.
+class LanguageModel(PretrainedModel):
+    """Encoder with a head that predicts tokens; use `MaskedLM` or `CausalLM`.
 
     Parameters
     ----------
@@ -49,9 +51,15 @@ class MaskedLM(PretrainedModel):
         super().__init__()
         self.config, self.alphabet = config, alphabet
         self.encoder = Encoder(config, alphabet)
-        self.head = MaskedLMHead(config, len(alphabet))
+        self.head = TokenHead(config, len(alphabet))
 
-    def forward(self, tokens: torch.Tensor, segments: Segments, at: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        segments: Segments,
+        at: torch.Tensor | None = None,
+        state: RecurrentState | None = None,
+    ) -> torch.Tensor:
         """Logits over the alphabet.
 
         Parameters
@@ -59,15 +67,43 @@ class MaskedLM(PretrainedModel):
         tokens : torch.Tensor, shape (T,), int64
         segments : Segments
         at : torch.Tensor, shape (P,), int64, or None
-            Packed positions to predict; None predicts all.
+            Packed positions to predict at; None: all.
+        state : RecurrentState or None
+            Causal models: memories of the tokens before these (see `Encoder.forward`).
 
         Returns
         -------
         torch.Tensor, shape (P, V) or (T, V), float32
+            `MaskedLM`: of the token at that position; `CausalLM`: of the one after it.
         """
-        x = self.encoder(tokens, segments)[self.config.n_layers]
+        x = self.encoder(tokens, segments, state=state)[self.config.n_layers]
         if at is None:
             return self.head(x, self.encoder.embedding.weight)
         # Few sizes here too: see `round_up`.
         missing = rounded_size(len(at)) - len(at) if at.device.type == "cpu" else 0
         return self.head(x[F.pad(at, (0, missing))], self.encoder.embedding.weight)[: len(at)]
+
+
+class MaskedLM(LanguageModel):
+    """Predicts hidden tokens from both sides."""
+
+    def __init__(self, config: ModelConfig, alphabet: Alphabet) -> None:
+        if config.causal:
+            raise ConfigError("a causal model predicts the next token, not hidden ones: use CausalLM, or causal: false")
+        super().__init__(config, alphabet)
+
+
+class CausalLM(LanguageModel):
+    """Predicts the next token from those before it."""
+
+    def __init__(self, config: ModelConfig, alphabet: Alphabet) -> None:
+        if not config.causal:
+            raise ConfigError(
+                "a model that sees both sides cannot predict the next token: use MaskedLM, or causal: true"
+            )
+        super().__init__(config, alphabet)
+
+
+def language_model_class(config: ModelConfig) -> type[LanguageModel]:
+    """`CausalLM` or `MaskedLM`, as the settings say."""
+    return CausalLM if config.causal else MaskedLM

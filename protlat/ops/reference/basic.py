@@ -1,4 +1,4 @@
-"""Plain definitions of every operation on one sequence: quadratic, unmasked, slow. The tests' truth.
+"""Attention, convolution, token shift and rotation, bidirectional, on one sequence.
 
 Shapes: q, k, v (L, H, D). All sums are taken in the dtype of the input; tests call these in float64.
 """

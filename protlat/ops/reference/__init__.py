@@ -1,0 +1,21 @@
+"""Plain definitions of every operation on one sequence: quadratic, unmasked, slow. The tests' truth."""
+
+from protlat.ops.reference.basic import (
+    depthwise_conv,
+    efficient_attention,
+    linear_attention,
+    rotary_matrix,
+    softmax_attention,
+    token_shift,
+    window_attention,
+)
+
+__all__ = [
+    "depthwise_conv",
+    "efficient_attention",
+    "linear_attention",
+    "rotary_matrix",
+    "softmax_attention",
+    "token_shift",
+    "window_attention",
+]

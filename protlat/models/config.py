@@ -76,9 +76,10 @@ class ModelConfig(Config):
                     f"gate.write acts on global heads (efficient, linear), but layer {layer} has only {kinds}; use "
                     f"gate.output there, or give the layer global heads"
                 )
-            for group in groups if self.causal else ():
-                if group.why_not_causal is not None:
+            for group in groups:
+                if self.causal and group.why_not_causal is not None:
                     raise ValueError(f"{group.kind} heads cannot be causal: {group.why_not_causal}")
+                group.check(self.causal)
             if self.head_dim % 2 and any(group.turns for group in groups):
                 raise ValueError(
                     f"head_dim {self.head_dim} is odd, but rotary heads turn pairs of channels; use an even one"

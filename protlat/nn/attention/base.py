@@ -59,6 +59,20 @@ class AttentionConfig(Config):
     n_heads: int = Field(ge=1)
     """How many of the layer's heads are of this kind."""
 
+    def check(self, causal: bool) -> None:
+        """Refuse settings that cannot act together; called when the model's settings are read.
+
+        Parameters
+        ----------
+        causal : bool
+            Whether the model is causal.
+
+        Raises
+        ------
+        ValueError
+            With the alternative named, in one line.
+        """
+
     @property
     def n_extra(self) -> int:
         """Values per token and head that the core wants projected from the layer's input."""

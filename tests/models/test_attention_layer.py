@@ -10,6 +10,7 @@ from protlat.nn.attention import AnyAttention
 from protlat.nn.attention.layer import AttentionLayer
 from protlat.nn.positions import ROTARY_BASE
 from protlat.ops import reference
+from protlat.ops.banded import ACTIVATIONS
 from protlat.ops.segments import Segments
 from tests.models.variants import VARIANTS
 
@@ -17,7 +18,12 @@ LENGTHS = [9, 1, 20]
 
 
 def plain_core(
-    group: AnyAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, gate: torch.Tensor | None
+    group: AnyAttention,
+    core: torch.nn.Module,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    gate: torch.Tensor | None,
 ) -> torch.Tensor:
     """One kind of heads on one sequence, (L, H, D)."""
     turn = torch.stack([reference.rotary_matrix(i, q.shape[-1], ROTARY_BASE) for i in range(len(q))])
@@ -27,6 +33,12 @@ def plain_core(
 
     if group.kind == "window":
         return reference.window_attention(turned(q), turned(k), v, group.radius)
+    if group.kind == "banded":
+        return reference.banded_attention(
+            turned(q), turned(k), v, core.taps.expand(-1, group.n_heads, -1), group.radius,
+            normalise=group.normalise, activation=ACTIVATIONS.get(group.activation), scale=group.scale,
+            remask_output=group.remask_output,
+        )  # fmt: skip
     if group.kind == "softmax":
         return reference.softmax_attention(turned(q), turned(k), v)
     if group.kind == "linear":
@@ -60,7 +72,7 @@ def plain_layer(layer: AttentionLayer, config: ModelConfig, number: int, x: torc
         gate = None
         if group.kind in ("efficient", "linear") and config.gate.write != "none":
             gate = write[index].unflatten(1, (group.n_heads, -1))
-        out.append(plain_core(group, q[:, part], k[:, part], v[:, part], gate))
+        out.append(plain_core(group, layer.cores[index], q[:, part], k[:, part], v[:, part], gate))
         head += group.n_heads
     values = torch.cat(out, 1)
     if config.gate.output != "none":

@@ -7,6 +7,7 @@ from protlat.models import ModelConfig
 _BASE = {"d_model": 24, "n_layers": 2, "head_dim": 8}
 _WINDOW = {"kind": "window", "n_heads": 1, "radius": 5}
 _GLOBAL = {"kind": "efficient", "n_heads": 2, "chunk": 8}
+_BANDED = {"kind": "banded", "n_heads": 2, "radius": 5}
 
 _OPTIONS = {
     "default": {},
@@ -20,6 +21,10 @@ _OPTIONS = {
         "attention": [{"kind": "linear", "n_heads": 2, "implementation": "chunked", "chunk": 8, "rotary": True}]
     },
     "window": {"attention": [_WINDOW]},
+    "banded-softmax": {"attention": [_BANDED, _GLOBAL]},
+    "banded-evo": {"attention": [{**_BANDED, "rounds": 3, "taps": 3, "activation": "gelu", "shared_taps": True}]},
+    "banded-rmsnorm": {"attention": [{**_BANDED, "rounds": 2, "normalise": "rmsnorm", "remask_output": False}]},
+    "banded-plain": {"attention": [{**_BANDED, "normalise": "none", "rotary": False}]},
     "softmax": {"attention": [{"kind": "softmax", "n_heads": 3}]},
     "by-layer": {"attention_by_layer": {1: [{"kind": "softmax", "n_heads": 1}, {"kind": "linear", "n_heads": 1}]}},
     "write-channel": {"gate": {"write": "channel"}},

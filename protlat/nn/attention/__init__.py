@@ -6,13 +6,18 @@ from typing import Annotated
 
 from pydantic import Field
 
+from protlat.nn.attention.banded import BandedAttentionConfig
 from protlat.nn.attention.base import AttentionConfig, AttentionCore
 from protlat.nn.attention.linear import EfficientAttentionConfig, LinearAttentionConfig
 from protlat.nn.attention.softmax import SoftmaxAttentionConfig
 from protlat.nn.attention.window import WindowAttentionConfig
 
 AnyAttention = Annotated[
-    WindowAttentionConfig | EfficientAttentionConfig | LinearAttentionConfig | SoftmaxAttentionConfig,
+    WindowAttentionConfig
+    | BandedAttentionConfig
+    | EfficientAttentionConfig
+    | LinearAttentionConfig
+    | SoftmaxAttentionConfig,
     Field(discriminator="kind"),
 ]
 
@@ -20,6 +25,7 @@ __all__ = [
     "AnyAttention",
     "AttentionConfig",
     "AttentionCore",
+    "BandedAttentionConfig",
     "EfficientAttentionConfig",
     "LinearAttentionConfig",
     "SoftmaxAttentionConfig",

@@ -1,5 +1,6 @@
 """Plain definitions of every operation on one sequence: quadratic, unmasked, slow. The tests' truth."""
 
+from protlat.ops.reference.banded import banded_attention
 from protlat.ops.reference.basic import (
     depthwise_conv,
     efficient_attention,
@@ -11,6 +12,7 @@ from protlat.ops.reference.basic import (
 )
 
 __all__ = [
+    "banded_attention",
     "depthwise_conv",
     "efficient_attention",
     "linear_attention",

@@ -67,9 +67,9 @@ class Encoder(PretrainedModel):
             init_module(module)
         for block in self.blocks:
             assert isinstance(block, Block)
-            for writer in (block.attention.mix, block.feed_forward.get_submodule("down")):
-                assert isinstance(writer, nn.Linear)
-                nn.init.normal_(writer.weight, std=INIT_STD / math.sqrt(2 * self.config.n_layers))
+            std = INIT_STD / math.sqrt(2 * self.config.n_layers)
+            nn.init.normal_(block.attention.mix.weight, std=std)
+            block.feed_forward.start_output(std)
             block.attention.reset_gates()
 
     def forward(

@@ -7,6 +7,7 @@ from torch import nn
 
 from protlat.nn.attention.layer import AttentionLayer
 from protlat.nn.norms import NormKind, build_norm
+from protlat.nn.row_wise import RowWise
 from protlat.nn.state import RecurrentState
 from protlat.ops.local import token_shift
 from protlat.ops.segments import Segments
@@ -19,7 +20,7 @@ class Block(nn.Module):
     ----------
     d_model : int
     attention : AttentionLayer
-    feed_forward : nn.Module
+    feed_forward : RowWise
     norm : "layer" or "rms"
     shift : bool
         Shift a third of the channels by one token either way before attention and before the feed-forward.
@@ -31,7 +32,7 @@ class Block(nn.Module):
         self,
         d_model: int,
         attention: AttentionLayer,
-        feed_forward: nn.Module,
+        feed_forward: RowWise,
         norm: NormKind,
         shift: bool,
         dropout: float,

@@ -1,8 +1,7 @@
-"""Position-wise feed-forward layers, plain and gated."""
+"""Position-wise feed-forward layers, plain and gated; `FeedForwardConfig` is the registry of all kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -10,34 +9,23 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
-from protlat.config import Config
-
-# Rows that pass the hidden layer at once without a graph: it is the widest tensor of the model, 2.6 GB for a million
-# tokens of width 320. Fewer rows at once are not faster.
-_ROWS_AT_ONCE = 65_536
+from protlat.nn.product_key import ProductKeyConfig
+from protlat.nn.row_wise import RowWise, RowWiseConfig
 
 
-def _in_slabs(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """A row-wise function of x (T, E), on so many rows at once that its inner tensors stay small."""
-    if len(x) <= _ROWS_AT_ONCE or torch.is_grad_enabled():
-        return function(x)
-    return torch.cat([function(rows) for rows in x.split(_ROWS_AT_ONCE)])
-
-
-class FeedForward(nn.Module):
+class FeedForward(RowWise):
     """Linear, GELU, linear."""
 
-    def __init__(self, dim: int, hidden_dim: int, dropout: float, bias: bool) -> None:
-        super().__init__()
+    def __init__(self, dim: int, hidden_dim: int, dropout: float, bias: bool, chunks: int = 1) -> None:
+        super().__init__(chunks)
         self.up = nn.Linear(dim, hidden_dim, bias)
         self.down = nn.Linear(hidden_dim, dim, bias)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(T, E) -> (T, E)."""
-        return _in_slabs(self._whole, x)
+    def start_output(self, std: float) -> None:
+        nn.init.normal_(self.down.weight, std=std)
 
-    def _whole(self, x: torch.Tensor) -> torch.Tensor:
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.up(x)
         if torch.is_grad_enabled():
             return self.down(self.dropout(F.gelu(hidden)))
@@ -45,7 +33,7 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(torch.ops.aten.gelu_(hidden)))
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(RowWise):
     """down(act(a) * b) with a and b from one projection.
 
     References
@@ -54,25 +42,30 @@ class GatedFeedForward(nn.Module):
     """
 
     def __init__(
-        self, dim: int, hidden_dim: int, dropout: float, bias: bool, activation: Literal["gelu", "silu"]
+        self,
+        dim: int,
+        hidden_dim: int,
+        dropout: float,
+        bias: bool,
+        activation: Literal["gelu", "silu"],
+        chunks: int = 1,
     ) -> None:
-        super().__init__()
+        super().__init__(chunks)
         self.up = nn.Linear(dim, 2 * hidden_dim, bias)
         self.down = nn.Linear(hidden_dim, dim, bias)
         self.dropout = nn.Dropout(dropout)
         self.activation = activation
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(T, E) -> (T, E)."""
-        return _in_slabs(self._whole, x)
+    def start_output(self, std: float) -> None:
+        nn.init.normal_(self.down.weight, std=std)
 
-    def _whole(self, x: torch.Tensor) -> torch.Tensor:
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
         gate, value = self.up(x).chunk(2, dim=-1)
         opened = F.gelu(gate) if self.activation == "gelu" else F.silu(gate)
         return self.down(self.dropout(opened * value))
 
 
-class GeluConfig(Config):
+class GeluConfig(RowWiseConfig):
     """Linear, GELU, linear: 8 E^2 weights at expansion 4."""
 
     kind: Literal["gelu"] = "gelu"
@@ -82,11 +75,11 @@ class GeluConfig(Config):
     bias: bool = True
     """Whether the two linear layers have a bias; without one they run faster, since a bias is a pass of its own."""
 
-    def build(self, dim: int, dropout: float) -> nn.Module:
-        return FeedForward(dim, round(dim * self.expansion), dropout, self.bias)
+    def build(self, dim: int, dropout: float) -> RowWise:
+        return FeedForward(dim, round(dim * self.expansion), dropout, self.bias, self.chunks)
 
 
-class GluConfig(Config):
+class GluConfig(RowWiseConfig):
     """GELU-gated linear unit: 12 E^2 weights at expansion 4."""
 
     kind: Literal["glu"] = "glu"
@@ -96,11 +89,11 @@ class GluConfig(Config):
     bias: bool = True
     """Whether the two linear layers have a bias; without one they run faster, since a bias is a pass of its own."""
 
-    def build(self, dim: int, dropout: float) -> nn.Module:
-        return GatedFeedForward(dim, round(dim * self.expansion), dropout, self.bias, "gelu")
+    def build(self, dim: int, dropout: float) -> RowWise:
+        return GatedFeedForward(dim, round(dim * self.expansion), dropout, self.bias, "gelu", self.chunks)
 
 
-class SwigluConfig(Config):
+class SwigluConfig(RowWiseConfig):
     """SiLU-gated linear unit: 8 E^2 weights at the default expansion of 8/3."""
 
     kind: Literal["swiglu"] = "swiglu"
@@ -110,8 +103,9 @@ class SwigluConfig(Config):
     bias: bool = True
     """Whether the two linear layers have a bias; without one they run faster, since a bias is a pass of its own."""
 
-    def build(self, dim: int, dropout: float) -> nn.Module:
-        return GatedFeedForward(dim, max(16, round(dim * self.expansion / 16) * 16), dropout, self.bias, "silu")
+    def build(self, dim: int, dropout: float) -> RowWise:
+        hidden_dim = max(16, round(dim * self.expansion / 16) * 16)
+        return GatedFeedForward(dim, hidden_dim, dropout, self.bias, "silu", self.chunks)
 
 
-FeedForwardConfig = Annotated[GeluConfig | GluConfig | SwigluConfig, Field(discriminator="kind")]
+FeedForwardConfig = Annotated[GeluConfig | GluConfig | SwigluConfig | ProductKeyConfig, Field(discriminator="kind")]

@@ -9,7 +9,7 @@ import torch
 
 from protlat.alphabet import PROTEIN
 from protlat.models import MaskedLM, ModelConfig
-from protlat.nn import feed_forward
+from protlat.nn import row_wise
 from protlat.ops.segments import Segments
 from tests.models.variants import VARIANTS
 
@@ -216,7 +216,7 @@ def test_feed_forward_in_slabs(rng: torch.Generator, monkeypatch: pytest.MonkeyP
     tokens, segments = residues(rng, 50), Segments([30, 20])
     with torch.no_grad():
         whole = model(tokens, segments)
-        monkeypatch.setattr(feed_forward, "_ROWS_AT_ONCE", 7)
+        monkeypatch.setattr(row_wise, "ROWS_AT_ONCE", 7)
         torch.testing.assert_close(model(tokens, segments), whole, **EXACT)
 
 

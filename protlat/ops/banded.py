@@ -7,6 +7,7 @@ them: laying them out as a band of 2 r + 1 columns first costs two more passes o
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple
@@ -243,5 +244,4 @@ def _masks(inner: torch.Tensor, outer: torch.Tensor, settings: BandSettings, dty
 
 def _inside_one_sequence(segments: Segments, start: int, stop: int) -> bool:
     ends = segments.derive("ends", lambda: list(accumulate(segments.lengths)))
-    begins = (0, *ends[:-1])
-    return any(begin <= start and stop <= end for begin, end in zip(begins, ends, strict=True))
+    return start >= 0 and stop <= ends[-1] and bisect_right(ends, start) == bisect_right(ends, stop - 1)

@@ -151,7 +151,8 @@ def _picture(path: Path, summary: dict[str, Any], times: dict[str, Any]) -> None
         # The first fall says nothing and would flatten the rest.
         highs.append(float(losses.mean(0)[min(len(tokens) - 1, max(1, n // 5))]))
     low, high = min(lows), max(highs)
-    left.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))
+    margin = max(0.03 * (high - low), 0.005)
+    left.set_ylim(low - margin, high + margin)
     left.set_xlabel("million tokens")
     left.set_ylabel("validation loss (nats)")
     right.set_xlabel("seconds of computation (forward and backward, timed apart)")

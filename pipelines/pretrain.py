@@ -12,16 +12,16 @@ from typing import Any, TypeVar, cast
 from protlat.alphabet import Alphabet
 from protlat.data.batching import BatchPlan
 from protlat.data.dataset import MaskedDataset
+from protlat.data.lanes import LanePlan
 from protlat.data.masking import Masker
+from protlat.data.next_token import NextTokenDataset
 from protlat.data.random_streams import Purpose, stream
 from protlat.data.shards import MANIFEST_NAME, ShardReader, read_manifest
 from protlat.errors import CheckpointError, ConfigError, ShardError
 from protlat.files import require_disk_space, sha256_file
-from protlat.models import (
-    MaskedLM,
-    read_model_config,
-    resolve_model_folder,
-)
+from protlat.models import language_model_class, read_model_config, resolve_model_folder
+from protlat.models.language_model import LanguageModel
+from protlat.training.carry import CarriedStates
 from protlat.training.checkpoint import Checkpoint, CheckpointStore, checkpoint_bytes
 from protlat.training.describe import CONFIG_FILE
 from protlat.training.engine import (
@@ -110,10 +110,8 @@ def _run(config: PretrainConfig, path: Path, resume: bool, overwrite: bool) -> R
     ds_config = deepspeed_dict(config.engine, process.dtype, process.world_size)
     store = CheckpointStore(path / "checkpoints", config.checkpoints.keep)
     checkpoint = _together(process, lambda: _prepare(folder, store, config, process, resume, overwrite))
-    dataset = MaskedDataset(
-        train, train.alphabet, Masker(config.masking, train.alphabet), config.crop_length, config.seed
-    )
-    plan = BatchPlan(dataset.lengths, config.batching.tokens_per_batch, config.seed)
+    dataset = _make_dataset(config, train)
+    plan = _make_plan(config, dataset, config.engine.accumulate * process.world_size)
     limits = resolve_limits(config.limits, plan, config.engine.accumulate * process.world_size)
     state = RunState() if checkpoint is None else RunState.from_plain(checkpoint.state)
     model = _make_model(config, train.alphabet, checkpoint)
@@ -123,8 +121,11 @@ def _run(config: PretrainConfig, path: Path, resume: bool, overwrite: bool) -> R
     _together(process, lambda: _write_start(folder, config, process, train, n_parameters, ds_config))
     engine = build_engine(model, make_optimizer(model, config.optim), ds_config)
     _seed_dropout(config.seed, process.rank)
+    carried = None
+    if config.batching.long == "carry":
+        carried = CarriedStates(process.rank, process.world_size, config.engine.accumulate)
     if checkpoint is not None:
-        _restore(engine, checkpoint, process)
+        _restore(engine, checkpoint, process, carried, config.engine.accumulate)
     validator, floors = _make_validator(config, train, valid, process, path)
     metrics = MetricsLog(path, state.step, is_finished(limits, state)) if process.is_first else None
     settings = Settings(
@@ -137,7 +138,7 @@ def _run(config: PretrainConfig, path: Path, resume: bool, overwrite: bool) -> R
         config.evaluation,
         config.guard,
     )
-    loop = Loop(Parts(process, engine, dataset, plan, validator, floors, store, metrics), settings, state)
+    loop = Loop(Parts(process, engine, dataset, plan, validator, floors, store, metrics, carried), settings, state)
     _set_state(folder, process, "running, or killed before it could say so")
     try:
         loop.run()
@@ -150,10 +151,31 @@ def _run(config: PretrainConfig, path: Path, resume: bool, overwrite: bool) -> R
     if loop.stopped_by is not None:
         _set_state(folder, process, f"stopped by {loop.stopped_by.name}; resume with --resume")
     else:
-        write_model(folder, MaskedLM(config.model, train.alphabet), loop, config.to_yaml())
+        write_model(folder, language_model_class(config.model)(config.model, train.alphabet), loop, config.to_yaml())
         _set_state(folder, process, "finished")
     stopped_by = None if loop.stopped_by is None else int(loop.stopped_by)
     return Result(path, state.step, stopped_by, account_of(folder, loop, n_parameters))
+
+
+def _make_dataset(config: PretrainConfig, train: ShardReader) -> MaskedDataset | NextTokenDataset:
+    alphabet, size, seed = train.alphabet, config.crop_length, config.seed
+    long = config.batching.long
+    if config.masking is None:
+        # Carried documents are not cut by the dataset: the plan of the lanes says what is read.
+        return NextTokenDataset(train, alphabet, size, seed, "pieces" if long == "carry" else long)
+    assert long != "carry"
+    return MaskedDataset(train, alphabet, Masker(config.masking, alphabet), size, seed, long)
+
+
+def _make_plan(
+    config: PretrainConfig, dataset: MaskedDataset | NextTokenDataset, batches_per_step: int
+) -> BatchPlan | LanePlan:
+    batching = config.batching
+    if batching.long == "carry":
+        assert isinstance(dataset, NextTokenDataset)
+        n_lanes = batching.tokens_per_batch // config.crop_length
+        return LanePlan(dataset.whole_lengths, n_lanes, config.crop_length, config.seed, batches_per_step)
+    return BatchPlan(dataset.lengths, batching.tokens_per_batch, config.seed)
 
 
 def _together(process: Process, work: Callable[[], T]) -> T:
@@ -250,19 +272,20 @@ def _check_alphabet(config: PretrainConfig, alphabet: Alphabet) -> None:
         raise ConfigError(f"{config.warm_start}: its architecture differs from the settings under model")
 
 
-def _make_model(config: PretrainConfig, alphabet: Alphabet, checkpoint: Checkpoint | None) -> MaskedLM:
+def _make_model(config: PretrainConfig, alphabet: Alphabet, checkpoint: Checkpoint | None) -> LanguageModel:
     import torch
 
     torch.manual_seed(config.seed)
+    model_class = language_model_class(config.model)
     if checkpoint is None and config.warm_start is not None:
-        return MaskedLM.from_pretrained(config.warm_start).train()
-    model = MaskedLM(config.model, alphabet)
+        return model_class.from_pretrained(config.warm_start).train()
+    model = model_class(config.model, alphabet)
     if checkpoint is not None:
         _load_weights(model, checkpoint)
     return model
 
 
-def _load_weights(model: MaskedLM, checkpoint: Checkpoint) -> None:
+def _load_weights(model: LanguageModel, checkpoint: Checkpoint) -> None:
     weights = checkpoint.weights()
     names = {name for name, _ in model.named_parameters()}
     if names != set(weights):
@@ -271,7 +294,17 @@ def _load_weights(model: MaskedLM, checkpoint: Checkpoint) -> None:
     model.load_state_dict(weights, strict=False)
 
 
-def _restore(engine: Any, checkpoint: Checkpoint, process: Process) -> None:
+def _restore(
+    engine: Any, checkpoint: Checkpoint, process: Process, carried: CarriedStates | None, accumulate: int
+) -> None:
+    if carried is not None:
+        n_sets, now = checkpoint.n_carried, process.world_size * accumulate
+        if n_sets != now:
+            raise ConfigError(
+                f"{checkpoint.folder}: its lanes form {n_sets} batches a step, now there would be {now} (processes times "
+                f"engine.accumulate); a run with batching.long=carry goes on only with as many"
+            )
+        carried.restore(checkpoint.carried, process.device)
     weights, moments = checkpoint.weights(), checkpoint.moments()
     restore_state(engine, weights.__getitem__, moments.__getitem__, int(checkpoint.state["optimizer_steps"]))
     world_size = checkpoint.state["world_size"]
@@ -295,27 +328,36 @@ def _make_validator(
 ) -> tuple[Validator | None, dict[str, Any] | None]:
     if valid is None:
         return None, None
-    batching = config.batching
-    validator = Validator(valid, config.masking, config.evaluation, batching.tokens_per_batch, config.crop_length)
+    validator = Validator(
+        valid,
+        config.masking,
+        config.evaluation,
+        config.batching.tokens_per_batch,
+        config.longest_pass,
+        config.passes_state,
+    )
 
     def score_floors() -> dict[str, Any] | None:
         if not process.is_first:
             return None
-        return validator.floors(train, train.alphabet, config.masking, config.evaluation, folder)
+        return validator.floors(train, folder)
 
     return validator, _together(process, score_floors)
 
 
-def _announce(process: Process, dataset: MaskedDataset, n_parameters: int, limits: LimitsConfig) -> None:
+def _announce(
+    process: Process, dataset: MaskedDataset | NextTokenDataset, n_parameters: int, limits: LimitsConfig
+) -> None:
     bounds = {name: value for name, value in limits.to_plain().items() if value is not None}
     log.info(
         "%s parameters on %s, %s, %d process(es); %s sequences, %s tokens an epoch; until %s",
         f"{n_parameters:,}", process.device, str(process.dtype).removeprefix("torch."), process.world_size,
-        f"{len(dataset):,}", f"{int(dataset.lengths.sum()):,}", ", ".join(f"{k} {v:,}" for k, v in bounds.items()),
+        f"{len(dataset.source):,}", f"{int(dataset.lengths.sum()):,}", ", ".join(f"{k} {v:,}" for k, v in bounds.items()),
     )  # fmt: skip
     if dataset.n_cropped:
         log.info(
-            "%d sequences are longer than %d tokens: each epoch reads another random crop of them",
+            "%d sequences are longer than %d tokens: each epoch reads another random crop of them; batching.long=pieces "
+            "reads all of them",
             dataset.n_cropped, dataset.max_length,
         )  # fmt: skip
 

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
 from protlat.config import Config, parse_scalar, read_yaml, set_dotted
 from protlat.data.batching import BatchingConfig
 from protlat.data.masking import MaskingConfig
 from protlat.errors import CheckpointError, ConfigError
 from protlat.models import ModelConfig, load_preset, preset_names, read_model_config, resolve_model_folder
+from protlat.training.carry import why_no_bounded_state
 from protlat.training.checkpoint import CheckpointConfig
 from protlat.training.engine import EngineConfig
 from protlat.training.evaluation import EvaluationConfig
@@ -33,8 +35,8 @@ class PretrainConfig(Config):
     """Model or run folder whose weights the run begins with."""
     seed: int = Field(0, ge=0)
     """Fixes initial weights, order, crops, masks and dropout."""
-    masking: MaskingConfig = MaskingConfig()
-    """Which residues are hidden."""
+    masking: MaskingConfig | None = None
+    """Which residues are hidden; null for a causal model, which predicts the next one."""
     batching: BatchingConfig = BatchingConfig()
     """How sequences form batches."""
     optim: OptimConfig = OptimConfig()
@@ -52,12 +54,54 @@ class PretrainConfig(Config):
     guard: GuardConfig = GuardConfig()
     """Stopping a run that has gone wrong."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_masking(cls, values: Any) -> Any:
+        """Fill in what is hidden unless the model is causal, so that the saved settings show it."""
+        if not isinstance(values, dict) or values.get("masking") is not None:
+            return values
+        model = values.get("model")
+        causal = model.get("causal", False) if isinstance(model, dict) else getattr(model, "causal", False)
+        return values if causal else {**values, "masking": MaskingConfig()}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.model.causal and self.masking is not None:
+            raise ValueError(
+                "masking: a causal model predicts the next token and hides none; leave masking out, or set model.causal=false"
+            )
+        if self.batching.long != "carry":
+            return self
+        if not self.model.causal:
+            raise ValueError(
+                "batching.long: carry passes the state of a causal model, but this one sees both sides; use pieces or crop, "
+                "or set model.causal=true"
+            )
+        reason = why_no_bounded_state(self.model)
+        if reason is not None:
+            raise ValueError(
+                f"batching.long: carry needs a state of fixed size at any position, but {reason}; use pieces"
+            )
+        return self
+
     @property
     def crop_length(self) -> int:
-        """Most tokens of one sequence: what a batch holds, and what learned positions reach to."""
+        """Most tokens of one sequence at a time: what a batch holds, and what learned positions reach to."""
         positions = self.model.positions
         reach = positions.max_length if positions.kind == "learned" else self.batching.crop_length
         return min(reach, self.batching.crop_length)
+
+    @property
+    def longest_pass(self) -> int:
+        """Most tokens of one pass of an evaluation, where no state is passed."""
+        positions = self.model.positions
+        reach = positions.max_length if positions.kind == "learned" else self.evaluation.longest_pass
+        return min(reach, self.evaluation.longest_pass)
+
+    @property
+    def passes_state(self) -> bool:
+        """Whether documents of any length can be scored as one, piece after piece."""
+        return self.model.causal and why_no_bounded_state(self.model) is None
 
 
 def load_config(

@@ -5,26 +5,27 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from protlat.data.dataset import MaskedDataset
 from protlat.files import format_bytes
-from protlat.models import MaskedLM
+from protlat.models.language_model import LanguageModel
 from protlat.plotting import can_plot
 from protlat.reporting import format_seconds, peak_memory_bytes
 from protlat.training.loop import Loop
 from protlat.training.metrics import METRICS_FILE, read_metrics
-from protlat.training.report import loss_curve, model_card
+from protlat.training.report import FLOOR_WORDS, bits, floor_names, loss_curve, model_card
 from protlat.training.run_folder import RunFolder, command_line
 from protlat.training.state import gather_weights
 
 log = logging.getLogger(__name__)
 
 
-def write_model(folder: RunFolder, model: MaskedLM, loop: Loop, config_yaml: str) -> None:
+def write_model(folder: RunFolder, model: LanguageModel, loop: Loop, config_yaml: str) -> None:
     """Write ``model/`` with its card, and the loss curve; every rank must call.
 
     Parameters
     ----------
     folder : RunFolder
-    model : MaskedLM
+    model : LanguageModel
         Takes the trained float32 master weights.
     loop : Loop
         After its run.
@@ -38,6 +39,7 @@ def write_model(folder: RunFolder, model: MaskedLM, loop: Loop, config_yaml: str
     model.load_state_dict(weights, strict=False)
     run_facts = folder.facts()
     facts = {
+        "causal": model.config.causal,
         "name": folder.path.resolve().name,
         "n_parameters": model.n_parameters(),
         "weights_bytes": 4 * model.n_parameters(),
@@ -66,17 +68,20 @@ def account_of(folder: RunFolder, loop: Loop, n_parameters: int) -> dict[str, An
     account: dict[str, Any] = {
         "steps": state.step,
         "tokens": state.n_tokens,
-        "masked residues": state.n_masked,
-        "sequences an epoch": len(dataset),
+        ("masked residues" if isinstance(dataset, MaskedDataset) else "tokens predicted"): state.n_predicted,
+        "sequences an epoch": len(dataset.source),
         "of them cropped": dataset.n_cropped,
         "parameters": n_parameters,
     }
     if scores is not None and scores["perplexity"] is not None:
         account["validation perplexity"] = f"{scores['perplexity']:.3f}"
         account["validation accuracy"] = f"{100 * scores['accuracy']:.2f} %"
-        if "floor_trigram" in scores:
-            account["floors: residue frequencies"] = f"{scores['floor_frequencies']:.3f}"
-            account["floors: trigram"] = f"{scores['floor_trigram']:.3f}"
+        for name, value in bits(scores).items():
+            account[f"validation {name}"] = f"{value:.4f}"
+        for floor in floor_names(scores):
+            account[f"floors: {FLOOR_WORDS[floor]}"] = f"{scores[f'floor_{floor}']:.3f}" + "".join(
+                f" ({value:.4f} {name})" for name, value in bits(scores, f"floor_{floor}_").items()
+            )
     account["time"] = format_seconds(state.elapsed_s)
     account["peak memory"] = format_bytes(peak_memory_bytes())
     account["run folder"] = str(folder.path)

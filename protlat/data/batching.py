@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
 from protlat.config import Config
 from protlat.data.random_streams import Purpose, stream
@@ -25,14 +26,25 @@ class BatchingConfig(Config):
     tokens_per_batch: int = Field(4096, ge=3)
     """Most tokens of one batch; each rank computes `engine.accumulate` batches a step."""
     max_length: int | None = Field(None, ge=3)
-    """Most tokens of one sequence with <cls> and <eos>; what is longer is cropped at random (null: a whole batch)."""
+    """Most tokens of one sequence that are read at a time, specials included (null: a whole batch)."""
+    long: Literal["crop", "pieces", "carry"] = "crop"
+    """What is longer: crop (a random part each epoch), pieces (all of it, in pieces), carry (causal: state goes on to the next)."""
     prefetch: int = Field(4, ge=1)
     """Batches that are prepared ahead, in a thread."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.max_length is not None and self.max_length > self.tokens_per_batch:
+            raise ValueError(
+                f"max_length {self.max_length} does not fit a batch of {self.tokens_per_batch} tokens; raise "
+                f"tokens_per_batch (--tokens-per-batch)"
+            )
+        return self
+
     @property
     def crop_length(self) -> int:
-        """Most tokens of one sequence."""
-        return self.tokens_per_batch if self.max_length is None else min(self.max_length, self.tokens_per_batch)
+        """Most tokens of one sequence at a time."""
+        return self.tokens_per_batch if self.max_length is None else self.max_length
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,19 @@
-"""Sequences of a shard split as a model reads them: <cls> residues <eos>, cropped where longer than allowed."""
+"""Sequences of a shard split as a masked model reads them: <cls> residues <eos>, in parts where longer than allowed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 
 from protlat.alphabet import Alphabet
+from protlat.data.batch import TrainingBatch
 from protlat.data.masking import Masker
-from protlat.data.packing import PackedBatch, pack_ids, with_specials
+from protlat.data.packing import pack_ids, with_specials
+from protlat.data.pieces import Pieces, cut_into_pieces
 from protlat.data.random_streams import Purpose, stream
-from protlat.ops.segments import Segments
 
 
 class SequenceSource(Protocol):
@@ -24,52 +24,6 @@ class SequenceSource(Protocol):
     def __len__(self) -> int: ...
     def tokens(self, index: int) -> np.ndarray: ...
     def id(self, index: int) -> str: ...
-
-
-@dataclass(frozen=True)
-class MaskedBatch:
-    """A packed batch and what is to be predicted in it.
-
-    Attributes
-    ----------
-    tokens : torch.Tensor, shape (T,), int64
-        Corrupted ids.
-    segments : Segments
-    at : torch.Tensor, shape (M,), int64
-        Packed positions to predict.
-    targets : torch.Tensor, shape (M,), int64
-        True ids at those positions.
-    rows : numpy.ndarray, shape (M,), int64
-        Which of the batch's sequences each position lies in.
-    indices : numpy.ndarray, shape (S,), int64
-        Each sequence's index in its split.
-    epoch : int
-        Pass over the split that crops and masks belong to.
-    """
-
-    tokens: torch.Tensor
-    segments: Segments
-    at: torch.Tensor
-    targets: torch.Tensor
-    rows: np.ndarray
-    indices: np.ndarray
-    epoch: int
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def n_masked(self) -> int:
-        return len(self.at)
-
-    def to(self, device: torch.device | str) -> MaskedBatch:
-        """The same batch on another device."""
-        if torch.device(device) == self.tokens.device:
-            return self
-        packed = PackedBatch(self.tokens, self.segments).to(device)
-        at, targets = (x.to(device, non_blocking=True) for x in (self.at, self.targets))
-        return MaskedBatch(packed.tokens, packed.segments, at, targets, self.rows, self.indices, self.epoch)
 
 
 class MaskedDataset:
@@ -83,41 +37,61 @@ class MaskedDataset:
     alphabet : Alphabet
     masker : Masker
     max_length : int
-        Most tokens of a sequence with its specials, at least 3; what is longer is cropped at random, elsewhere each
-        epoch.
+        Most tokens of a sequence with its specials, at least 3.
     seed : int
+    long : "crop" or "pieces"
+        What is longer is cropped at random, elsewhere each epoch, or read as consecutive pieces, all of them: then the
+        items of the dataset are pieces. ``<cls>`` begins every piece, ``<eos>`` ends the last one.
     """
 
-    def __init__(self, source: SequenceSource, alphabet: Alphabet, masker: Masker, max_length: int, seed: int) -> None:
+    def __init__(
+        self,
+        source: SequenceSource,
+        alphabet: Alphabet,
+        masker: Masker,
+        max_length: int,
+        seed: int,
+        long: Literal["crop", "pieces"] = "crop",
+    ) -> None:
         if max_length < 3:
             raise ValueError(f"max_length must be at least 3 (<cls>, a residue, <eos>), got {max_length}")
         self.source, self.alphabet, self.masker = source, alphabet, masker
         self.max_length, self.seed = max_length, seed
-        self.lengths: np.ndarray = np.minimum(np.asarray(source.lengths, dtype=np.int64) + 2, max_length)
+        # <cls> apart, since every part of a sequence has its own: residues and <eos>.
+        bodies = np.asarray(source.lengths, dtype=np.int64) + 1
+        self._pieces: Pieces | None = cut_into_pieces(bodies, max_length - 1) if long == "pieces" else None
+        self.lengths: np.ndarray = 1 + (
+            np.minimum(bodies, max_length - 1) if self._pieces is None else self._pieces.lengths
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     @property
     def n_cropped(self) -> int:
-        """Sequences that do not fit whole."""
-        return int((np.asarray(self.source.lengths) + 2 > self.max_length).sum())
+        """Sequences of which an epoch reads a part only."""
+        return 0 if self._pieces is not None else int((np.asarray(self.source.lengths) + 2 > self.max_length).sum())
 
     def sequence(self, index: int, epoch: int) -> np.ndarray:
-        """Ids of one sequence with its specials, shape (`lengths[index]`,).
+        """Ids of one item with its specials, shape (`lengths[index]`,).
 
-        ``<cls>`` always comes first; ``<eos>`` follows only when the crop reaches the end of the sequence.
+        ``<cls>`` always comes first; ``<eos>`` follows only where the item reaches the end of the sequence.
         """
-        n_residues = int(self.source.lengths[index])
-        residues = self.source.tokens(index)[:n_residues]
-        if n_residues + 2 <= self.max_length:
-            return with_specials(residues, self.alphabet)
-        # A crop is a window over the residues and <eos>, of one token less than the limit to leave room for <cls>.
-        size = self.max_length - 1
-        start = int(stream(self.seed, Purpose.CROP, epoch, index).integers(n_residues + 1 - size, endpoint=True))
-        return with_specials(residues[start : start + size], self.alphabet, end=start + size > n_residues)
+        # A part is a window over the residues and <eos>.
+        size = int(self.lengths[index]) - 1
+        if self._pieces is not None:
+            owner, start = int(self._pieces.owners[index]), int(self._pieces.starts[index])
+        else:
+            owner, start = index, self._crop_start(index, epoch, size)
+        n_residues = int(self.source.lengths[owner])
+        residues = self.source.tokens(owner)[start : min(start + size, n_residues)]
+        return with_specials(residues, self.alphabet, end=start + size > n_residues)
 
-    def batch(self, indices: Sequence[int] | np.ndarray, epoch: int) -> MaskedBatch:
+    def _crop_start(self, index: int, epoch: int, size: int) -> int:
+        spare = int(self.source.lengths[index]) + 1 - size
+        return int(stream(self.seed, Purpose.CROP, epoch, index).integers(spare, endpoint=True)) if spare else 0
+
+    def batch(self, indices: Sequence[int] | np.ndarray, epoch: int) -> TrainingBatch:
         """Read, crop, corrupt and pack some sequences.
 
         At least one position of the batch is to be predicted, unless no token in it is a residue.
@@ -134,15 +108,18 @@ class MaskedDataset:
         rows = np.repeat(np.arange(len(masked)), [len(item.positions) for item in masked])
         packed = pack_ids([item.tokens for item in masked])
         targets = np.concatenate(originals).astype(np.int64)[at]
-        return MaskedBatch(
+        return TrainingBatch(
             packed.tokens,
             packed.segments,
             torch.from_numpy(at.astype(np.int64)),
             torch.from_numpy(targets),
             rows,
-            np.asarray(indices, dtype=np.int64),
+            self._owners(np.asarray(indices, dtype=np.int64)),
             epoch,
         )
+
+    def _owners(self, items: np.ndarray) -> np.ndarray:
+        return items if self._pieces is None else self._pieces.owners[items]
 
     def _mask_stream(self, index: int, epoch: int) -> np.random.Generator:
         return stream(self.seed, Purpose.MASK, epoch, int(index))

@@ -29,7 +29,8 @@ class PackedBatch:
     def to(self, device: torch.device | str) -> PackedBatch:
         if torch.device(device) == self.tokens.device:
             return self
-        return PackedBatch(self.tokens.to(device, non_blocking=True), Segments(self.segments.lengths, device))
+        segments = Segments(self.segments.lengths, device, self.segments.offsets)
+        return PackedBatch(self.tokens.to(device, non_blocking=True), segments)
 
 
 def with_specials(ids: np.ndarray, alphabet: Alphabet, start: bool = True, end: bool = True) -> np.ndarray:
@@ -42,10 +43,10 @@ def with_specials(ids: np.ndarray, alphabet: Alphabet, start: bool = True, end: 
     return np.concatenate(parts)
 
 
-def pack_ids(sequences: Sequence[np.ndarray]) -> PackedBatch:
-    """Lay id arrays end to end as one batch on the CPU."""
+def pack_ids(sequences: Sequence[np.ndarray], offsets: Sequence[int] | None = None) -> PackedBatch:
+    """Lay id arrays end to end as one batch on the CPU; `offsets` as in `Segments`."""
     tokens = torch.from_numpy(np.concatenate(sequences).astype(np.int64))
-    return PackedBatch(tokens, Segments([len(s) for s in sequences]))
+    return PackedBatch(tokens, Segments([len(s) for s in sequences], offsets=offsets))
 
 
 def batches_by_tokens(lengths: Iterable[int], budget: int) -> Iterator[list[int]]:

@@ -15,6 +15,10 @@ class RecurrentState:
     there before it and writes what comes after it, apart from each other, so that a layer whose forward pass is
     computed twice (checkpointing, reversible blocks) reads the same memory both times.
 
+    Zeros are no memory: a row of zeros, for a sequence whose offset in `Segments` is 0, must act as if nothing had been
+    read. So sequences that begin anew can stand in one batch beside others that go on; a layer that keeps a buffer of
+    tokens takes from the offset how many of them are there.
+
     Parameters
     ----------
     before : mapping of str to torch.Tensor, or None
@@ -55,5 +59,15 @@ class RecurrentState:
         return RecurrentState({name: x.detach() if detach else x for name, x in self.after.items()})
 
     def select(self, rows: torch.Tensor) -> RecurrentState:
-        """The state of some of the sequences, in a new order: `rows` (R,) int64."""
-        return RecurrentState({name: x.index_select(0, rows) for name, x in self.before.items()})
+        """The state of some of the sequences, in a new order.
+
+        Parameters
+        ----------
+        rows : torch.Tensor, shape (R,), int64
+            Sequence whose memories each row takes; -1: a sequence that begins anew.
+        """
+        new = rows < 0
+        if not bool(new.any()):
+            return RecurrentState({name: x.index_select(0, rows) for name, x in self.before.items()})
+        rows, new = rows.clamp_min(0), new.nonzero().flatten()
+        return RecurrentState({name: x.index_select(0, rows).index_fill(0, new, 0) for name, x in self.before.items()})

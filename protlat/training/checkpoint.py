@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,15 @@ class Checkpoint:
         """AdamW's running means by ``exp_avg.NAME`` and ``exp_avg_sq.NAME``."""
         return _load_tensors(self.folder / MOMENTS)
 
+    @property
+    def n_carried(self) -> int:
+        """Sets of lanes whose states are here."""
+        return len(list(self.folder.glob("carried-*.safetensors")))
+
+    def carried(self, number: int) -> dict[str, torch.Tensor]:
+        """Memories of a set of lanes by name (see `protlat.training.carry`)."""
+        return _load_tensors(self.folder / _carried_file(number))
+
     def restore_random_state(self, rank: int) -> bool:
         """Set this rank's generators; False when the checkpoint was written by fewer ranks."""
         path = self.folder / _random_file(rank)
@@ -82,10 +92,17 @@ class CheckpointStore:
         # Names of those that this process has written or found whole.
         self._whole: set[str] = set()
 
-    def save(self, engine: Any, process: Process, state: dict[str, Any], prune: bool = True) -> None:
+    def save(
+        self,
+        engine: Any,
+        process: Process,
+        state: dict[str, Any],
+        prune: bool = True,
+        carried: Mapping[int, dict[str, torch.Tensor]] | None = None,
+    ) -> None:
         """Write a checkpoint for ``state["step"]``, unless a whole one is there; every rank must call.
 
-        With `prune` unset, older ones stay however many they are.
+        With `prune` unset, older ones stay however many they are. `carried` holds this rank's lane states by set.
 
         Raises
         ------
@@ -106,6 +123,8 @@ class CheckpointStore:
         try:
             save_random_state(temporary / _random_file(process.rank))
             sync_file(temporary / _random_file(process.rank))
+            for number, memories in (carried or {}).items():
+                _save_tensors(temporary / _carried_file(number), memories)
             if process.is_first:
                 _save_tensors(temporary / WEIGHTS, weights)
                 _save_tensors(temporary / MOMENTS, moments)
@@ -196,6 +215,10 @@ def checkpoint_bytes(n_parameters: int) -> int:
 
 def _random_file(rank: int) -> str:
     return f"random-{rank:05d}.safetensors"
+
+
+def _carried_file(number: int) -> str:
+    return f"carried-{number:05d}.safetensors"
 
 
 def _save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:

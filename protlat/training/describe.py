@@ -11,6 +11,7 @@ from protlat.errors import CheckpointError, ConfigError
 from protlat.reporting import format_seconds
 from protlat.training.checkpoint import CheckpointStore
 from protlat.training.metrics import METRICS_FILE, read_metrics
+from protlat.training.report import bits, floor_names
 
 RUN_FILE = "run.json"
 CONFIG_FILE = "config.yaml"
@@ -65,17 +66,20 @@ def describe_run(folder: str | Path) -> dict[str, Any]:
     return facts
 
 
+_FLOORS = {"frequencies": "residue frequencies", "bigram": "a bigram model", "trigram": "a trigram model"}
+
+
 def _validation(row: dict[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "at step": row["step"],
-        "masked positions": row["n"],
+        ("tokens predicted" if "n_ends" in row else "masked positions"): row["n"],
         "part": "whole split" if row["whole"] else "the part scored during training",
         "perplexity": row["perplexity"],
         "accuracy": row["accuracy"],
     }
-    if "floor_trigram" in row:
-        facts["perplexity of residue frequencies"] = row["floor_frequencies"]
-        facts["perplexity of a trigram model"] = row["floor_trigram"]
+    facts |= bits(row)
+    for name in floor_names(row):
+        facts[f"perplexity of {_FLOORS[name]}"] = row[f"floor_{name}"]
     if row.get("tags"):
         facts["perplexity by tag"] = {tag or "(none)": score["perplexity"] for tag, score in row["tags"].items()}
     return facts

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from protlat.alphabet import Alphabet
-from protlat.data.dataset import MaskedBatch, SequenceSource
+from protlat.data.batch import TrainingBatch
+from protlat.data.dataset import SequenceSource
 from protlat.data.masking import MaskingConfig
 from protlat.data.packing import with_specials
 
@@ -102,7 +103,7 @@ class Floors:
         table[:size, size], table[size, :size], table[size, size] = by_left, by_right, p1
         return p1, table
 
-    def score(self, batch: MaskedBatch) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    def score(self, batch: TrainingBatch) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Score the positions of a batch.
 
         Returns
@@ -111,6 +112,7 @@ class Floors:
             ``frequencies`` and ``trigram``: negative log-likelihood in nats, shape (M,), and whether the likeliest
             token is the true one, shape (M,).
         """
+        assert batch.at is not None
         tokens, at, targets = batch.tokens.numpy(), batch.at.numpy(), batch.targets.numpy()
         # A special other than <cls> and <eos> tells nothing: index V stands for an unknown neighbour.
         unknown = len(self._alphabet)

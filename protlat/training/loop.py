@@ -15,15 +15,20 @@ import torch.nn.functional as F
 from pydantic import Field
 
 from protlat.config import Config
+from protlat.data.batch import TrainingBatch
 from protlat.data.batching import BatchPlan, Position, Prefetcher
-from protlat.data.dataset import MaskedBatch, MaskedDataset
+from protlat.data.dataset import MaskedDataset
+from protlat.data.lanes import LanePlan
+from protlat.data.next_token import NextTokenDataset
 from protlat.errors import TrainingError
 from protlat.reporting import Progress, current_memory_bytes, format_count, progress
+from protlat.training.carry import CarriedStates
 from protlat.training.checkpoint import CheckpointConfig, CheckpointStore
 from protlat.training.engine import Process
 from protlat.training.evaluation import EvaluationConfig, Validator
 from protlat.training.metrics import MetricsLog
 from protlat.training.optim import ScheduleConfig
+from protlat.training.report import describe_scores
 from protlat.training.stopping import StopRequest
 
 log = logging.getLogger(__name__)
@@ -58,7 +63,7 @@ class RunState:
     step: int = 0
     position: Position = field(default_factory=Position)
     n_tokens: int = 0
-    n_masked: int = 0
+    n_predicted: int = 0
     elapsed_s: float = 0.0
     n_exploded: int = 0
 
@@ -68,6 +73,8 @@ class RunState:
 
     @staticmethod
     def from_plain(values: dict[str, Any]) -> RunState:
+        # Checkpoints of earlier versions, which knew masked models only.
+        values = {"n_predicted": values.get("n_masked"), **values}
         known = {name: values[name] for name in RunState.__dataclass_fields__}
         return RunState(**{**known, "position": Position(**values["position"])})
 
@@ -78,13 +85,15 @@ class Parts:
 
     process: Process
     engine: Any
-    dataset: MaskedDataset
-    plan: BatchPlan
+    dataset: MaskedDataset | NextTokenDataset
+    plan: BatchPlan | LanePlan
     validator: Validator | None
     floors: dict[str, Any] | None
     store: CheckpointStore
     metrics: MetricsLog | None
     """None on every rank but the first."""
+    carried: CarriedStates | None = None
+    """States of the lanes (`batching.long: carry`)."""
 
 
 @dataclass(frozen=True)
@@ -130,16 +139,16 @@ class Loop:
                 waited_before_s = batches.wait_s
                 group = [next(batches) for _ in range(self.settings.accumulate)]
                 wait_s = batches.wait_s - waited_before_s
-                counts = [float(sum(b.n_masked for b in group)), float(sum(b.n_tokens for b in group))]
+                counts = [float(sum(b.n_predicted for b in group)), float(sum(b.n_tokens for b in group))]
                 # The clock and the signals of one rank decide for all.
                 elapsed_s = self._elapsed_s() if parts.process.is_first else 0.0
                 stops = [float(request.signal == kind) for kind in (signal.SIGINT, signal.SIGTERM)]
-                n_masked, n_tokens, elapsed_s, n_int, n_term = parts.process.sum([*counts, elapsed_s, *stops])
+                n_predicted, n_tokens, elapsed_s, n_int, n_term = parts.process.sum([*counts, elapsed_s, *stops])
                 if n_int or n_term:
                     self.stopped_by = signal.SIGINT if n_int else signal.SIGTERM
                     break
                 state.elapsed_s = elapsed_s
-                self._step(group, n_masked, n_tokens, wait_s, line)
+                self._step(group, n_predicted, n_tokens, wait_s, line)
                 self._between_steps()
         # Before the long evaluation, so that a kill in the middle of it loses nothing.
         self.save()
@@ -151,18 +160,19 @@ class Loop:
         if self.state.step:
             # The clock goes into the file only: in `state`, where limits are read, all ranks hold the first one's.
             state = {**self.state.to_plain(), "elapsed_s": self._elapsed_s()}
-            self.parts.store.save(self.parts.engine, self.parts.process, state, prune)
+            carried = None if self.parts.carried is None else self.parts.carried.tensors()
+            self.parts.store.save(self.parts.engine, self.parts.process, state, prune, carried)
         self._saved_s = time.monotonic()
 
     def _elapsed_s(self) -> float:
         return self._base_elapsed_s + time.monotonic() - self._start_s
 
-    def _batches(self) -> Prefetcher[MaskedBatch]:
+    def _batches(self) -> Prefetcher[TrainingBatch]:
         parts, start = self.parts, self.state.position
 
-        def make() -> Iterator[MaskedBatch]:
-            for epoch, indices in parts.plan.walk(start, parts.process.rank, parts.process.world_size):
-                yield parts.dataset.batch(indices, epoch)
+        def make() -> Iterator[TrainingBatch]:
+            for epoch, picks in parts.plan.walk(start, parts.process.rank, parts.process.world_size):
+                yield parts.dataset.batch(picks, epoch)  # type: ignore[arg-type]  # the plan is made for the dataset
 
         return Prefetcher(make, self.settings.prefetch)
 
@@ -181,21 +191,26 @@ class Loop:
             shares.append(state.elapsed_s / (60 * limits.max_minutes))
         return max(shares)
 
-    def _step(self, group: list[MaskedBatch], n_masked: float, n_tokens: float, wait_s: float, line: Progress) -> None:
+    def _step(
+        self, group: list[TrainingBatch], n_predicted: float, n_tokens: float, wait_s: float, line: Progress
+    ) -> None:
         parts, state = self.parts, self.state
         engine, process = parts.engine, parts.process
         lr = self.settings.lr * self.settings.schedule.factor(self.done(n_tokens))
         for param_group in engine.optimizer.param_groups:
             param_group["lr"] = lr
-        # DeepSpeed averages over batches and ranks; scaled like this, that average is the mean over the step's masked
-        # positions, however they are dealt.
-        scale = self._group / max(n_masked, 1.0)
+        # DeepSpeed averages over batches and ranks; scaled like this, that average is the mean over the step's
+        # predictions, however they are dealt.
+        scale = self._group / max(n_predicted, 1.0)
         nll_sum = 0.0
-        culprit: MaskedBatch | None = None
+        culprit: TrainingBatch | None = None
         for number, batch in enumerate(group):
             here = batch.to(process.device)
-            logits = engine(here.tokens, here.segments, here.at)
+            memory = None if parts.carried is None else parts.carried.before(number, here)
+            logits = engine(here.tokens, here.segments, here.at, memory)
             nll = F.cross_entropy(logits, here.targets, reduction="sum")
+            if parts.carried is not None and memory is not None:
+                parts.carried.stage(number, here, memory)
             engine.backward(nll * scale)
             value = nll.item()
             nll_sum += value
@@ -203,7 +218,7 @@ class Loop:
                 culprit = batch
             if number == len(group) - 1:
                 [total] = process.sum([nll_sum])
-                loss = total / max(n_masked, 1.0)
+                loss = total / max(n_predicted, 1.0)
                 plain_norm = _gradient_norm(engine)
                 if not math.isfinite(loss):
                     self._fail_nan(f"the loss is {loss}", culprit)
@@ -215,10 +230,12 @@ class Loop:
             raise TrainingError(
                 f"step {state.step + 1}: the gradient norm is {norm} though the loss is {loss:.4f}; {self._advice(saved=False)}"
             )
+        if parts.carried is not None:
+            parts.carried.commit()
         state.step += 1
         state.position = parts.plan.advance(state.position, self._group)
         state.n_tokens += int(n_tokens)
-        state.n_masked += int(n_masked)
+        state.n_predicted += int(n_predicted)
         if parts.metrics is not None:
             self._record(loss, lr, norm, int(n_tokens), wait_s, line)
         self._guard(norm)
@@ -263,7 +280,7 @@ class Loop:
                 f"(guard.max_grad_norm) for {state.n_exploded} steps, last {norm:.3g}; {self._advice(saved=False)}"
             )
 
-    def _fail_nan(self, what: str, culprit: MaskedBatch | None) -> None:
+    def _fail_nan(self, what: str, culprit: TrainingBatch | None) -> None:
         """Name the sequences on the rank that has them, save the state from before this step, and stop every rank."""
         state, process = self.state, self.parts.process
         error: TrainingError | None = None
@@ -307,22 +324,18 @@ class Loop:
         scores = parts.validator.score(parts.engine, parts.process, whole)
         row = {"kind": "eval", "step": state.step, "whole": whole, "tokens": state.n_tokens, **scores}
         floors = None if parts.floors is None else parts.floors["whole" if whole else "short"]
-        if floors is not None:
-            row["floor_frequencies"] = floors["frequencies"]["perplexity"]
-            row["floor_trigram"] = floors["trigram"]["perplexity"]
+        for name, score in (floors or {}).items():
+            row[f"floor_{name}"] = score["perplexity"]
+            row |= {f"floor_{name}_{key}": value for key, value in score.items() if key.startswith("bits_per_")}
         row["wall_s"] = self._elapsed_s()
         if whole:
             self.final_scores = row
         if parts.metrics is not None:
             parts.metrics.write(row)
-            beside = f"; floors {row['floor_frequencies']:.2f} and {row['floor_trigram']:.2f}" if floors else ""
-            log.info(
-                "step %d: validation perplexity %.3f, accuracy %.3f%s",
-                state.step, scores["perplexity"], scores["accuracy"], beside,
-            )  # fmt: skip
+            log.info("step %d: validation %s", state.step, describe_scores(row))
 
 
-def resolve_limits(limits: LimitsConfig, plan: BatchPlan, batches_per_step: int) -> LimitsConfig:
+def resolve_limits(limits: LimitsConfig, plan: BatchPlan | LanePlan, batches_per_step: int) -> LimitsConfig:
     """Limits with epochs turned into steps; one epoch when there is no limit at all.
 
     The last step of a run of whole epochs may read a few batches of the next one, so that none is left out.

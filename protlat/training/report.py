@@ -10,6 +10,35 @@ from protlat.files import atomic_path, format_bytes
 from protlat.plotting import new_figure
 from protlat.reporting import format_count, format_seconds
 
+FLOOR_WORDS = {"frequencies": "residue frequencies", "bigram": "bigram", "trigram": "trigram"}
+"""How floors are called in print."""
+_UNITS = {"bits_per_byte": "bits per byte", "bits_per_masked_byte": "bits per masked byte"}
+
+
+def bits(scores: dict[str, Any], prefix: str = "") -> dict[str, float]:
+    """Bits per byte among scores, by their name in print; empty where the tokens are no bytes."""
+    found = {words: scores.get(f"{prefix}{key}") for key, words in _UNITS.items()}
+    return {words: value for words, value in found.items() if value is not None}
+
+
+def floor_names(row: dict[str, Any]) -> list[str]:
+    """Floors that an evaluation's row holds, weakest first."""
+    return [name for name in FLOOR_WORDS if f"floor_{name}" in row]
+
+
+def describe_scores(row: dict[str, Any]) -> str:
+    """An evaluation's row in a line."""
+    if row["perplexity"] is None:
+        return "has nothing to predict"
+    text = f"perplexity {row['perplexity']:.3f}, accuracy {row['accuracy']:.3f}"
+    text += "".join(f", {value:.4f} {name}" for name, value in bits(row).items())
+    floors = floor_names(row)
+    if not floors:
+        return text
+    values = [bits(row, f"floor_{name}_") or {"": row[f"floor_{name}"]} for name in floors]
+    shown = (f"{name} {next(iter(value.values())):.3f}" for name, value in zip(floors, values, strict=True))
+    return f"{text}; floors: {', '.join(shown)}"
+
 
 def model_card(facts: dict[str, Any], scores: dict[str, Any] | None, floors: dict[str, Any] | None) -> str:
     """Model card in Markdown.
@@ -19,7 +48,7 @@ def model_card(facts: dict[str, Any], scores: dict[str, Any] | None, floors: dic
     facts : dict
         ``name``, ``n_parameters``, ``weights_bytes``, ``shards``, ``manifest_sha256``, ``n_sequences``, ``n_residues``,
         ``tags`` (name -> sequences), ``step``, ``n_tokens``, ``epochs``, ``elapsed_s``, ``world_size``, ``dtype``,
-        ``config_yaml``, ``versions`` and ``command``.
+        ``config_yaml``, ``versions``, ``command`` and ``causal``.
     scores : dict or None
         Final evaluation (see `Validator.score`).
     floors : dict or None
@@ -28,13 +57,13 @@ def model_card(facts: dict[str, Any], scores: dict[str, Any] | None, floors: dic
     lines = [
         "---",
         "library_name: protlat",
-        "tags: [protein, masked-language-model, linear-attention]",
+        f"tags: [protein, {'causal' if facts['causal'] else 'masked'}-language-model, linear-attention]",
         "---",
         "",
         f"# {facts['name']}",
         "",
         f"A protlat encoder with {format_count(facts['n_parameters'])} parameters ({format_bytes(facts['weights_bytes'])}), "
-        f"trained to predict masked residues.",
+        f"trained to predict {'the next token' if facts['causal'] else 'masked residues'}.",
         "",
         "## Training",
         "",
@@ -60,22 +89,38 @@ def model_card(facts: dict[str, Any], scores: dict[str, Any] | None, floors: dic
 def _scores(scores: dict[str, Any] | None, floors: dict[str, Any] | None) -> list[str]:
     if scores is None:
         return ["## Scores", "", "There was no validation split.", ""]
+    ends = scores.get("n_ends")
+    if ends is None:
+        what = f"{scores['n']:,} masked positions"
+    else:
+        what = (
+            f"{scores['n']:,} next tokens, {ends:,} of them ends of sequences (mean loss {scores['end_loss']:.3f} nats)"
+        )
     lines = [
         "## Scores",
         "",
-        f"Validation split, {scores['n']:,} masked positions. Perplexity is exp of the mean cross-entropy. The floors are "
-        "scored at the same positions: residue frequencies, and a trigram model of both neighbours, fitted on the "
-        "training split.",
+        f"Validation split, {what}. Perplexity is exp of the mean cross-entropy. The floors are scored at the same "
+        "positions and fitted by counting on the training split"
+        + (", from the tokens before." if ends is not None else ", the trigram from both neighbours."),
         "",
     ]
+    units = bits(scores)
+    if units:
+        lines += ["Bits per byte are over bytes alone, ends of documents left out.", ""]
     if scores["n"] == 0:
-        return [*lines, "No position was masked.", ""]
-    header = "| | perplexity | accuracy |"
-    rows = [("this model", scores)]
-    if floors is not None:
-        rows += [("residue frequencies", floors["frequencies"]), ("trigram", floors["trigram"])]
-    lines += [header, "|---|---:|---:|"]
-    lines += [f"| {name} | {row['perplexity']:.3f} | {100 * row['accuracy']:.2f} % |" for name, row in rows]
+        return [*lines, "There was nothing to predict.", ""]
+    lines += [
+        f"| | perplexity | accuracy |{''.join(f' {name} |' for name in units)}",
+        f"|---|{'---:|' * (2 + len(units))}",
+    ]
+    rows = [("this model", scores), *((FLOOR_WORDS[name], score) for name, score in (floors or {}).items())]
+    for name, row in rows:
+        cells = [
+            f"{row['perplexity']:.3f}",
+            f"{100 * row['accuracy']:.2f} %",
+            *(f"{x:.4f}" for x in bits(row).values()),
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     lines.append("")
     by_tag = scores.get("tags")
     if by_tag:
@@ -106,14 +151,13 @@ def loss_curve(path: str | Path, rows: list[dict[str, Any]]) -> None:
         x = [row["tokens"] / 1e6 for row in evaluations]
         axes.plot(x, [row["loss"] for row in evaluations], "o-", color="#c4501b", markersize=3, label="validation")
         last = evaluations[-1]
-        for key, style, label in (
-            ("floor_frequencies", ":", "residue frequencies"),
-            ("floor_trigram", "--", "trigram"),
-        ):
-            if key in last:
-                axes.axhline(math.log(last[key]), color="#555555", linestyle=style, linewidth=1, label=label)
+        styles = {"frequencies": ":", "bigram": "-.", "trigram": "--"}
+        for name in floor_names(last):
+            height = math.log(last[f"floor_{name}"])
+            axes.axhline(height, color="#555555", linestyle=styles[name], linewidth=1, label=FLOOR_WORDS[name])
     axes.set_xlabel("tokens read (millions)")
-    axes.set_ylabel("cross-entropy at masked positions (nats)")
+    causal = bool(evaluations) and "n_ends" in evaluations[-1]
+    axes.set_ylabel(f"cross-entropy {'of the next token' if causal else 'at masked positions'} (nats)")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     with atomic_path(path) as temporary:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from protlat.data.batching import BatchingConfig, BatchPlan, Position, Prefetcher, cut_by_tokens
 from protlat.data.packing import batches_by_tokens
+from protlat.errors import ConfigError
 
 LENGTHS = np.random.default_rng(0).integers(5, 60, size=101)
 
@@ -75,7 +76,8 @@ def test_plan_refuses_what_it_cannot_cut() -> None:
 def test_crop_length_never_exceeds_the_batch() -> None:
     assert BatchingConfig(tokens_per_batch=100).crop_length == 100
     assert BatchingConfig(tokens_per_batch=100, max_length=30).crop_length == 30
-    assert BatchingConfig(tokens_per_batch=100, max_length=300).crop_length == 100
+    with pytest.raises(ConfigError, match="max_length 300 does not fit a batch of 100 tokens; raise tokens_per_batch"):
+        BatchingConfig.parse({"tokens_per_batch": 100, "max_length": 300})
 
 
 def test_prefetcher_keeps_order_and_ends() -> None:

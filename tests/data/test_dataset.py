@@ -84,16 +84,16 @@ def test_targets_are_what_stood_there() -> None:
     untouched[batch.at] = False
     assert torch.equal(batch.tokens[untouched], originals[untouched])
     assert batch.rows.tolist() == [int(p >= 30) for p in batch.at]
-    assert batch.n_masked == len(batch.at) > 5
+    assert batch.n_predicted == len(batch.at) > 5
     assert PROTEIN.pad_id not in batch.tokens.tolist()
 
 
 def test_every_batch_has_something_to_predict() -> None:
     dataset = make(["<", "MKV", "ACD"], fraction=1e-9)
-    assert dataset.batch([0, 1, 2], epoch=0).n_masked == 1
+    assert dataset.batch([0, 1, 2], epoch=0).n_predicted == 1
     assert dataset.batch([0, 1, 2], epoch=0).rows.tolist() == [1]
     # "<" is unknown to the alphabet, and <unk> is never predicted.
-    assert dataset.batch([0], epoch=0).n_masked == 0
+    assert dataset.batch([0], epoch=0).n_predicted == 0
 
 
 def test_shortest_crop() -> None:

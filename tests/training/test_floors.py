@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from protlat.alphabet import PROTEIN
-from protlat.data.dataset import MaskedBatch
+from protlat.data.batch import TrainingBatch
 from protlat.data.masking import MaskingConfig
 from protlat.ops.segments import Segments
 from protlat.training.floors import Floors
@@ -36,11 +36,11 @@ class Source:
 TRAIN = ["ACD", "ACA", "CCD", "DAC"]
 
 
-def batch_of(shown: list[int], truth: list[int], at: list[int]) -> MaskedBatch:
+def batch_of(shown: list[int], truth: list[int], at: list[int]) -> TrainingBatch:
     targets = torch.tensor(truth)[at]
     tokens = torch.tensor(shown)
     rows = np.zeros(len(at), dtype=np.int64)
-    return MaskedBatch(tokens, Segments([len(shown)]), torch.tensor(at), targets, rows, np.array([0]), 0)
+    return TrainingBatch(tokens, Segments([len(shown)]), torch.tensor(at), targets, rows, np.array([0]), 0)
 
 
 def encode(text: str) -> list[int]:
@@ -96,7 +96,7 @@ def test_trigram_backs_off_where_a_neighbour_is_hidden(shown, truth, at, expecte
 
 def test_a_crop_has_no_right_neighbour_at_its_end() -> None:
     floors = Floors(Source(TRAIN), PROTEIN, MaskingConfig(), max_tokens=10**6)
-    two = MaskedBatch(
+    two = TrainingBatch(
         torch.tensor([*encode("A_")[:-1], *encode("CD")]),
         Segments([3, 4]),
         torch.tensor([2]),

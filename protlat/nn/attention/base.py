@@ -55,6 +55,8 @@ class AttentionConfig(Config):
     """Whether `gate.write` acts on this kind."""
     why_not_causal: ClassVar[str | None] = None
     """Why this kind cannot stand in a causal model, and what to use instead; None: it can."""
+    state_grows: ClassVar[bool] = False
+    """Whether the state of a causal core keeps every token, so that documents cannot be read with it for ever."""
 
     n_heads: int = Field(ge=1)
     """How many of the layer's heads are of this kind."""

@@ -24,6 +24,7 @@ from protlat.ops.segments import Segments
 Turn = Callable[[torch.Tensor], torch.Tensor]
 NOTHING = -1e30
 """Reference of an empty sum: finite, so that differences of references stay numbers."""
+_GREATEST = 80.0
 
 
 class Peaked(NamedTuple):
@@ -54,7 +55,8 @@ class Reading(NamedTuple):
 
 def scaled(sums: Peaked, peak: torch.Tensor) -> Peaked:
     """The same sums with another reference."""
-    factor = (sums.peak - peak).exp()
+    # An empty sum may be given the reference of nothing: zero times a large number, not times infinity.
+    factor = (sums.peak - peak).clamp_max(_GREATEST).exp()
     return Peaked(sums.memory * factor[..., None], sums.norm * factor, peak)
 
 

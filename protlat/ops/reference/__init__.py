@@ -10,9 +10,12 @@ from protlat.ops.reference.basic import (
     token_shift,
     window_attention,
 )
+from protlat.ops.reference.decay import decay_attention, delta_rule
 
 __all__ = [
     "banded_attention",
+    "decay_attention",
+    "delta_rule",
     "depthwise_conv",
     "efficient_attention",
     "linear_attention",

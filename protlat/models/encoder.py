@@ -54,7 +54,15 @@ class Encoder(PretrainedModel):
             config.d_model, config.head_dim, config.groups_of(layer), config.gate, config.local_conv, config.causal
         )
         feed_forward = config.feed_forward.build(config.d_model, config.dropout.feed_forward)
-        return Block(config.d_model, attention, feed_forward, config.norm, config.token_shift, config.dropout.residual)
+        return Block(
+            config.d_model,
+            attention,
+            feed_forward,
+            config.norm,
+            config.token_shift,
+            config.dropout.residual,
+            config.causal,
+        )
 
     def reset_parameters(self) -> None:
         """Normal weights of spread 0.02, zero biases; layers that write to the residual stream smaller with depth.

@@ -9,7 +9,7 @@ from protlat.nn.attention.layer import AttentionLayer
 from protlat.nn.norms import NormKind, build_norm
 from protlat.nn.row_wise import RowWise
 from protlat.nn.state import RecurrentState
-from protlat.ops.local import token_shift
+from protlat.ops.local import causal_token_shift, token_shift
 from protlat.ops.segments import Segments
 
 
@@ -23,9 +23,12 @@ class Block(nn.Module):
     feed_forward : RowWise
     norm : "layer" or "rms"
     shift : bool
-        Shift a third of the channels by one token either way before attention and before the feed-forward.
+        Shift a third of the channels by one token either way before attention and before the feed-forward; when
+        causal, half of them from the token before.
     dropout : float
         Share dropped of what attention and feed-forward add.
+    causal : bool
+        Whether no token may see a later one.
     """
 
     def __init__(
@@ -36,13 +39,14 @@ class Block(nn.Module):
         norm: NormKind,
         shift: bool,
         dropout: float,
+        causal: bool = False,
     ) -> None:
         super().__init__()
         self.attention_norm = build_norm(norm, d_model)
         self.attention = attention
         self.feed_forward_norm = build_norm(norm, d_model)
         self.feed_forward = feed_forward
-        self.shift = shift
+        self.shift, self.causal = shift, causal
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None = None) -> torch.Tensor:
@@ -61,4 +65,11 @@ class Block(nn.Module):
         return self.dropout(self.feed_forward(self._moved(self.feed_forward_norm(x), segments, memory)))
 
     def _moved(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None) -> torch.Tensor:
-        return token_shift(x, segments) if self.shift else x
+        if not self.shift:
+            return x
+        if not self.causal:
+            return token_shift(x, segments)
+        moved, last = causal_token_shift(x, segments, None if state is None else state.get("shift"))
+        if state is not None:
+            state.put("shift", last)
+        return moved

@@ -9,33 +9,45 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from protlat.config import Config
-from protlat.errors import ConfigError
 from protlat.nn.state import RecurrentState
+from protlat.ops.carry import carry_table, last_rows, one_behind, with_memory
 from protlat.ops.local import depthwise_conv
 from protlat.ops.segments import Segments
 
 
 class LocalConv(nn.Module):
-    """x + bias + depthwise convolution of x, zero at the start, so that a new layer is the identity."""
+    """x + bias + depthwise convolution of x, zero at the start, so that a new layer is the identity.
+
+    When `causal` all taps stand at or before the token, and a state holds the last ``size - 1`` rows.
+    """
 
     def __init__(self, channels: int, size: int, causal: bool = False) -> None:
         super().__init__()
-        if causal:
-            raise ConfigError("local_conv: not written for causal models yet")
         self.causal = causal
         self.weight = nn.Parameter(torch.zeros(size, channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None = None) -> torch.Tensor:
         """(T, C) -> (T, C), reset at every border."""
-        return depthwise_conv(x, self.weight, self.bias, segments)
+        if state is None:
+            return depthwise_conv(x, self.weight, self.bias, segments, self.causal)
+        size = len(self.weight) - 1
+        memory = state.get("rows")
+        if segments.is_step:
+            rows = one_behind(x, memory, size)
+            state.put("rows", rows[:, 1:])
+            return x + self.bias + (rows * self.weight).sum(1)
+        longer = with_memory(x, memory, segments, size)
+        state.put("rows", last_rows(longer, segments, size))
+        table = carry_table(segments, size)
+        return depthwise_conv(longer, self.weight, self.bias, table.segments, True).index_select(0, table.new)
 
 
 class LocalConvConfig(Config):
     """Residual depthwise convolution inside the attention layer."""
 
     size: int = Field(3, ge=3)
-    """Taps, an odd number."""
+    """Taps, an odd number: centred on the token, or, in causal models, at the token and before it."""
     target: Literal["v", "qkv"] = "v"
     """Convolve values only, or queries, keys and values."""
 

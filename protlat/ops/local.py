@@ -12,12 +12,18 @@ _BLOCKS_PER_SLAB = 512
 
 
 def window_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, radius: int, dropout: float = 0.0
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    segments: Segments,
+    radius: int,
+    dropout: float = 0.0,
+    causal: bool = False,
 ) -> torch.Tensor:
-    """Softmax attention over the keys with |i - j| <= radius of the same sequence.
+    """Softmax attention over the keys with |i - j| <= radius of the same sequence; 0 <= i - j <= radius when causal.
 
-    Blocks of `radius` queries stand against the 3 * radius keys around them. Blocks run along the packed axis across
-    borders, and the mask keeps sequences apart, so that no row is padded but in the last block.
+    Blocks of `radius` queries stand against the 3 * radius keys around them (2 * radius when causal). Blocks run along
+    the packed axis across borders, and the mask keeps sequences apart, so that no row is padded but in the last block.
 
     Parameters
     ----------
@@ -27,6 +33,7 @@ def window_attention(
         At least 1.
     dropout : float
         Share of weights dropped.
+    causal : bool
 
     Returns
     -------
@@ -39,19 +46,21 @@ def window_attention(
     n_tokens, n_heads, head_dim = q.shape
     n_blocks = -(-n_tokens // radius)
     tail = n_blocks * radius - n_tokens
+    ahead = 0 if causal else 1
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     # On CPU the fused kernel is slower than two batched products for blocks this small, four times so backward.
     attend = _attend_products if q.device.type == "cpu" else _attend_fused
     around = _around if training else _around_view
     q_blocks = (F.pad(q, (0, 0, 0, 0, 0, tail)) if tail else q).unflatten(0, (n_blocks, radius))
     k_blocks, v_blocks = (
-        F.pad(x, (0, 0, 0, 0, radius, tail + radius)).view(n_blocks + 2, radius, n_heads, head_dim) for x in (k, v)
+        F.pad(x, (0, 0, 0, 0, radius, tail + ahead * radius)).view(n_blocks + 1 + ahead, radius, n_heads, head_dim)
+        for x in (k, v)
     )
     out = []
     for first in range(0, n_blocks, _BLOCKS_PER_SLAB):
         last = min(first + _BLOCKS_PER_SLAB, n_blocks)
-        mask = segments.window_mask(radius, radius, slice(first, last), q.dtype)
-        keys, values = around(k_blocks[first : last + 2]), around(v_blocks[first : last + 2])
+        mask = segments.window_mask(radius, radius, slice(first, last), q.dtype, causal)
+        keys, values = (around(x[first : last + 1 + ahead], 2 + ahead) for x in (k_blocks, v_blocks))
         queries, keys, values = (x.transpose(1, 2) for x in (q_blocks[first:last], keys, values))
         out.append(attend(queries, keys, values, mask, dropout).transpose(1, 2))
     whole = out[0] if len(out) == 1 else torch.cat(out)
@@ -77,16 +86,17 @@ def _attend_products(
     return torch.bmm(weights.flatten(0, 1), v).unflatten(0, (-1, n_heads))
 
 
-def _around(blocks: torch.Tensor) -> torch.Tensor:
-    """Each inner block with the one before and the one after: (N + 2, W, ...) -> (N, 3 W, ...)."""
+def _around(blocks: torch.Tensor, n_joined: int) -> torch.Tensor:
+    """Each run of `n_joined` blocks, joined: (N + n_joined - 1, W, ...) -> (N, n_joined * W, ...)."""
     # Copies: the backward pass of a strided view is many times slower than that of a concatenation.
-    return torch.cat([blocks[:-2], blocks[1:-1], blocks[2:]], dim=1)
+    n = len(blocks) - n_joined + 1
+    return torch.cat([blocks[i : i + n] for i in range(n_joined)], dim=1)
 
 
-def _around_view(blocks: torch.Tensor) -> torch.Tensor:
+def _around_view(blocks: torch.Tensor, n_joined: int) -> torch.Tensor:
     """`_around` as an overlapping view, without copies and for reading only."""
     n, width, *rest = blocks.shape
-    return blocks.as_strided((n - 2, 3 * width, *rest), blocks.stride(), blocks.storage_offset())
+    return blocks.as_strided((n - n_joined + 1, n_joined * width, *rest), blocks.stride(), blocks.storage_offset())
 
 
 def shifted(x: torch.Tensor, offset: int, segments: Segments) -> torch.Tensor:
@@ -99,7 +109,9 @@ def shifted(x: torch.Tensor, offset: int, segments: Segments) -> torch.Tensor:
     return moved if same is None else moved.masked_fill(~same, 0)
 
 
-def depthwise_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, segments: Segments) -> torch.Tensor:
+def depthwise_conv(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, segments: Segments, causal: bool = False
+) -> torch.Tensor:
     """Residual depthwise convolution: x_i + bias + sum over taps of weight[o + s] * x_{i + o}.
 
     Parameters
@@ -108,39 +120,43 @@ def depthwise_conv(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, se
     weight : torch.Tensor, shape (2 s + 1, C)
     bias : torch.Tensor, shape (C,)
     segments : Segments
+    causal : bool
+        Taps stand at offsets -2 s to 0 in place of -s to s: ``weight[-1]`` is the token's own.
 
     Notes
     -----
     Shifted products instead of ``nn.Conv1d``, which is many times slower for short depthwise kernels in bf16 on CPU.
     """
-    half = len(weight) // 2
+    own = len(weight) - 1 if causal else len(weight) // 2
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
-        out = torch.addcmul(bias, x, weight[half] + 1)
+        out = torch.addcmul(bias, x, weight[own] + 1)
         for tap in range(len(weight)):
-            if tap != half:
-                out = torch.addcmul(out, shifted(x, tap - half, segments), weight[tap])
+            if tap != own:
+                out = torch.addcmul(out, shifted(x, tap - own, segments), weight[tap])
         return out
-    return _depthwise_conv_in_place(x, weight, bias, segments)
+    return _depthwise_conv_in_place(x, weight, bias, segments, own)
 
 
 def _depthwise_conv_in_place(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, segments: Segments
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, segments: Segments, own: int
 ) -> torch.Tensor:
     """One pass a tap over the packed rows as if they were one sequence, then the rows near borders once more."""
-    half, n_tokens = len(weight) // 2, len(x)
-    out = torch.addcmul(bias, x, weight[half] + 1)
-    for offset in range(1, min(half, n_tokens - 1) + 1):
-        out[:-offset].addcmul_(x[offset:], weight[half + offset])
-        out[offset:].addcmul_(x[:-offset], weight[half - offset])
+    n_tokens = len(x)
+    offsets = [tap - own for tap in range(len(weight)) if tap != own]
+    out = torch.addcmul(bias, x, weight[own] + 1)
+    for offset in offsets:
+        if 0 < offset < n_tokens:
+            out[:-offset].addcmul_(x[offset:], weight[own + offset])
+        elif 0 < -offset < n_tokens:
+            out[-offset:].addcmul_(x[:offset], weight[own + offset])
     if len(segments) > 1:
-        rows = segments.near_borders(half)
-        near = torch.addcmul(bias, x[rows], weight[half] + 1)
-        for offset in range(-half, half + 1):
-            if offset:
-                same = segments.same_sequence(offset)
-                assert same is not None
-                moved = x[(rows + offset).clamp(0, n_tokens - 1)].masked_fill(~same[rows], 0)
-                near.addcmul_(moved, weight[half + offset])
+        rows = segments.near_borders(own)
+        near = torch.addcmul(bias, x[rows], weight[own] + 1)
+        for offset in offsets:
+            same = segments.same_sequence(offset)
+            assert same is not None
+            moved = x[(rows + offset).clamp(0, n_tokens - 1)].masked_fill(~same[rows], 0)
+            near.addcmul_(moved, weight[own + offset])
         out[rows] = near
     return out
 
@@ -152,3 +168,31 @@ def token_shift(x: torch.Tensor, segments: Segments) -> torch.Tensor:
         return x
     before, here, after, rest = x.split((part, part, part, x.shape[1] - 3 * part), dim=1)
     return torch.cat([shifted(before, -1, segments), here, shifted(after, 1, segments), rest], dim=1)
+
+
+def causal_token_shift(
+    x: torch.Tensor, segments: Segments, memory: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Half of the channels from the token before, the rest in place.
+
+    Parameters
+    ----------
+    x : torch.Tensor, shape (T, C)
+    segments : Segments
+    memory : torch.Tensor, shape (S, C // 2), or None
+        What an earlier call returned; None: zeros stand before the first token.
+
+    Returns
+    -------
+    out : torch.Tensor, shape (T, C)
+    memory : torch.Tensor, shape (S, C // 2)
+    """
+    part = x.shape[1] // 2
+    before, rest = x[:, :part], x[:, part:]
+    if segments.is_step:
+        moved = torch.zeros_like(before) if memory is None else memory
+        return torch.cat([moved, rest], dim=1), before
+    moved = shifted(before, -1, segments)
+    if memory is not None:
+        moved = moved.index_copy(0, segments.cu_seqlens[:-1], memory)
+    return torch.cat([moved, rest], dim=1), before.index_select(0, segments.cu_seqlens[1:] - 1)

@@ -179,6 +179,11 @@ class Segments:
         return max(n + offset for n, offset in zip(self.lengths, self.offsets, strict=True))
 
     @property
+    def is_step(self) -> bool:
+        """Whether every sequence has one token in this batch."""
+        return self.n_tokens == len(self.lengths)
+
+    @property
     def runs(self) -> tuple[tuple[int, int], ...]:
         """Neighbouring sequences of one length as (how many, length), in packed order."""
         return self.derive("runs", lambda: tuple((len(list(same)), n) for n, same in groupby(self.lengths)))
@@ -244,7 +249,9 @@ class Segments:
         index, valid, segment, inverse = (t.to(self.device) for t in (index, valid, segment, inverse))
         return ChunkTable(index, valid, segment, inverse, is_view)
 
-    def window_mask(self, size: int, radius: int, blocks: slice, dtype: torch.dtype) -> torch.Tensor:
+    def window_mask(
+        self, size: int, radius: int, blocks: slice, dtype: torch.dtype, causal: bool = False
+    ) -> torch.Tensor:
         """What to add to the scores of a slab of query blocks, each against the 3 * size keys around it.
 
         Parameters
@@ -257,20 +264,23 @@ class Segments:
             First block and the one after the last, of ceil(T / W) in all.
         dtype : torch.dtype
             Precision of the scores.
+        causal : bool
+            Only keys at or before the query are seen, and only the 2 * size keys up to the block's end are there.
 
         Returns
         -------
         torch.Tensor, shape (blocks, 1, W, 3 W), or (1, 1, W, 3 W) when all blocks lie well inside one sequence
-            0 where the key is seen, -inf elsewhere. Rows beyond T see themselves, so that no row is empty.
+            0 where the key is seen, -inf elsewhere; 2 W in place of 3 W when causal. Rows beyond T see themselves, so
+            that no row is empty.
         """
         first, last = blocks.start, blocks.stop
-        if self._inside_one_sequence((first - 1) * size, (last + 1) * size):
+        if self._inside_one_sequence((first - 1) * size, (last if causal else last + 1) * size):
             # One band serves all blocks: what keeps a million-token sequence from needing T * 3 W mask entries.
-            return self.derive(("band", size, radius, dtype), lambda: self._band(size, radius, dtype))
+            return self.derive(("band", size, radius, dtype, causal), lambda: self._band(size, radius, dtype, causal))
         if self.n_tokens > _MAX_TOKENS_WITH_KEPT_MASK:
-            return self._window_slab(size, radius, first, last, dtype)
-        key = ("window", size, radius, first, last, dtype)
-        return self.derive(key, lambda: self._window_slab(size, radius, first, last, dtype))
+            return self._window_slab(size, radius, first, last, dtype, causal)
+        key = ("window", size, radius, first, last, dtype, causal)
+        return self.derive(key, lambda: self._window_slab(size, radius, first, last, dtype, causal))
 
     def _inside_one_sequence(self, start: int, stop: int) -> bool:
         ends = self.derive("ends", lambda: list(accumulate(self.lengths)))
@@ -278,30 +288,34 @@ class Segments:
             return False
         return bisect_right(ends, start) == bisect_right(ends, stop - 1)
 
-    def _band(self, size: int, radius: int, dtype: torch.dtype) -> torch.Tensor:
-        return _additive(self._near(size, radius), dtype)[None, None]
+    def _band(self, size: int, radius: int, dtype: torch.dtype, causal: bool = False) -> torch.Tensor:
+        return _additive(self._near(size, radius, causal), dtype)[None, None]
 
-    def _near(self, size: int, radius: int) -> torch.Tensor:
-        """Whether key row k is at most `radius` from query row i of a block, shape (W, 3 W), bool."""
+    def _near(self, size: int, radius: int, causal: bool) -> torch.Tensor:
+        """Whether key row k is at most `radius` from query row i of a block, shape (W, 3 W) or (W, 2 W), bool."""
 
         def make() -> torch.Tensor:
             query = torch.arange(size, device=self.device)
-            key = torch.arange(-size, 2 * size, device=self.device)
-            return (key[None, :] - query[:, None]).abs() <= radius
+            key = torch.arange(-size, size if causal else 2 * size, device=self.device)
+            back = query[:, None] - key[None, :]
+            return (back >= 0).logical_and_(back <= radius) if causal else back.abs() <= radius
 
-        return self.derive(("near", size, radius), make)
+        return self.derive(("near", size, radius, causal), make)
 
-    def _window_slab(self, size: int, radius: int, first: int, last: int, dtype: torch.dtype) -> torch.Tensor:
-        # Sequence of every row from the block before the first to the block after the last. Rows before the batch and
-        # rows behind it have numbers of their own, so that the latter see each other and no row is empty.
-        start, stop = (first - 1) * size, (last + 1) * size
+    def _window_slab(
+        self, size: int, radius: int, first: int, last: int, dtype: torch.dtype, causal: bool = False
+    ) -> torch.Tensor:
+        # Sequence of every row from the block before the first to the block after the last (the last, when causal).
+        # Rows before the batch and rows behind it have numbers of their own, so that the latter see each other and no
+        # row is empty.
+        start, stop = (first - 1) * size, (last if causal else last + 1) * size
         inside = self.ids[max(start, 0) : stop].int()
         owner = F.pad(inside, (max(-start, 0), 0), value=-2)
         owner = F.pad(owner, (0, stop - start - len(owner)), value=-1)
-        keys = owner.unfold(0, 3 * size, size)
+        keys = owner.unfold(0, (2 if causal else 3) * size, size)
         queries = keys[:, size : 2 * size]
         same = keys[:, None, :] == queries[:, :, None]
-        return _additive(same.logical_and_(self._near(size, radius)), dtype)[:, None]
+        return _additive(same.logical_and_(self._near(size, radius, causal)), dtype)[:, None]
 
 
 def rounded_size(n: int, least_step: int = 1) -> int:

@@ -25,6 +25,7 @@ VERBS = {
     "ablate": ("protlat.cli.ablate:ablate", "Train variants of a model alike, and report what each change is worth."),
     "embed": ("protlat.cli.embed:embed", "Write per-residue and per-sequence vectors."),
     "predict": ("protlat.cli.predict:predict", "Predict masked residues."),
+    "generate": ("protlat.cli.generate:generate", "Continue prompts, or write new sequences, with a causal model."),
     "info": ("protlat.cli.info:info", "Say what a shard folder, run, model or embedding file is."),
     "demo": ("protlat.cli.demo:demo", "Run prep, pretrain, embed and predict on bundled proteins."),
 }

@@ -14,6 +14,7 @@ class Purpose(IntEnum):
     CROP = 1
     MASK = 2
     DROPOUT = 3
+    SAMPLE = 4
 
 
 def stream(seed: int, purpose: Purpose, epoch: int = 0, index: int = 0) -> np.random.Generator:

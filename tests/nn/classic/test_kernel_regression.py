@@ -62,7 +62,7 @@ def test_the_learned_width_lowers_the_leave_one_out_error(rng: torch.Generator) 
         loss = (module.leave_one_out(x, y) - y).square().mean()
         loss.backward()
         optim.step()
-    width = float(module.width)
+    width = float(module.width.detach())
     # A minimum, though perhaps not the only one.
     assert error(width) < min(error(0.95 * width), error(1.05 * width))
     assert error(width) < 0.2 * error(0.1)

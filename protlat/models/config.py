@@ -80,6 +80,8 @@ class ModelConfig(Config):
                 if self.causal and group.why_not_causal is not None:
                     raise ValueError(f"{group.kind} heads cannot be causal: {group.why_not_causal}")
                 group.check(self.causal)
+                if self.gate.write == "seed":
+                    group.check_seed_gate(self.causal)
             if self.head_dim % 2 and any(group.turns for group in groups):
                 raise ValueError(
                     f"head_dim {self.head_dim} is odd, but rotary heads turn pairs of channels; use an even one"

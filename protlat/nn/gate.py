@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
 from protlat.config import Config
 
@@ -12,14 +13,23 @@ from protlat.config import Config
 class GateConfig(Config):
     """Sigmoid gates computed from the layer's input."""
 
-    write: Literal["none", "channel", "head"] = "none"
-    """Gate on the keys of global heads, one value per channel or per head; it acts on the sum and its normaliser."""
+    write: Literal["none", "channel", "head", "seed"] = "none"
+    """Gate on the keys of global heads, one value per channel or per head; it acts on the sum and its normaliser. seed:
+    no weights, the key's features times their own sigmoid (about one half of them in long sequences), for fidelity."""
     output: Literal["none", "channel", "head"] = "none"
     """Gate on the values that leave the heads, after a root-mean-square norm over each head."""
     norm: bool = True
     """Whether the output gate is preceded by the norm over each head."""
     write_bias: float = Field(2.0)
     """Start of the write gate's bias; 2 lets 88 % through."""
+
+    @model_validator(mode="after")
+    def _bias_acts(self) -> Self:
+        if self.write == "seed" and self.write_bias != 2.0:
+            raise ValueError(
+                "write_bias does not act with write: seed, which has no weights; use write channel or head"
+            )
+        return self
 
     @property
     def is_open(self) -> bool:

@@ -18,7 +18,7 @@ class CarryTable(NamedTuple):
 
     Attributes
     ----------
-    index : torch.Tensor, shape (P,), int64
+    source : torch.Tensor, shape (P,), int64
         Row of [memory (S * R), new (T)] at each place of the longer sequences.
     segments : Segments
         The longer sequences: what is remembered of each, then its new rows.
@@ -30,7 +30,7 @@ class CarryTable(NamedTuple):
         Where there is no such row; None: nowhere.
     """
 
-    index: torch.Tensor
+    source: torch.Tensor
     segments: Segments
     new: torch.Tensor
     last: torch.Tensor
@@ -54,13 +54,13 @@ def _make_table(segments: Segments, size: int) -> CarryTable:
     starts = whole.cumsum(0) - whole
     row = torch.arange(len(owner)) - starts[owner] - kept[owner]
     new_starts = len(whole) * size + new.cumsum(0) - new
-    index = torch.where(row < 0, (owner + 1) * size + row, new_starts[owner] + row)
+    source = torch.where(row < 0, (owner + 1) * size + row, new_starts[owner] + row)
     back = torch.arange(-size, 0)
     missing = back < -whole[:, None]
     last = (starts + whole)[:, None] + back.maximum(-whole[:, None])
     device = segments.device
     return CarryTable(
-        index.to(device),
+        source.to(device),
         Segments(whole.tolist(), device),
         (row >= 0).nonzero().flatten().to(device),
         last.to(device),
@@ -72,7 +72,7 @@ def with_memory(x: torch.Tensor, memory: torch.Tensor | None, segments: Segments
     """New rows x (T, ...) behind the remembered ones, as `carry_table` lays them: (P, ...)."""
     if memory is None:
         memory = x.new_zeros(len(segments), size, *x.shape[1:])
-    return torch.cat([memory.flatten(0, 1).to(x.dtype), x]).index_select(0, carry_table(segments, size).index)
+    return torch.cat([memory.flatten(0, 1).to(x.dtype), x]).index_select(0, carry_table(segments, size).source)
 
 
 def last_rows(longer: torch.Tensor, segments: Segments, size: int) -> torch.Tensor:

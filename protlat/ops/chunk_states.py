@@ -63,8 +63,9 @@ def _make_chunks(segments: Segments, size: int, aligned: bool) -> CausalChunks:
     starts = lengths.cumsum(0) - lengths
     rows = (starts[segment, None] + place.clamp_min(0).minimum(last)).flatten()
     inverse = valid.flatten().nonzero().flatten()
-    tables = (x.to(segments.device) for x in (rows, inverse, ~valid[..., None], segment))
-    return CausalChunks(*tables, tuple(counts.tolist()), size, bool(valid.all()))
+    is_view = bool(valid.all())
+    rows, inverse, absent, segment = (x.to(segments.device) for x in (rows, inverse, ~valid[..., None], segment))
+    return CausalChunks(rows, inverse, absent, segment, tuple(counts.tolist()), size, is_view)
 
 
 def ends_of_chunks(segments: Segments, chunks: CausalChunks) -> tuple[torch.Tensor, torch.Tensor]:

@@ -58,6 +58,8 @@ class AttentionConfig(Config):
     state_grows: ClassVar[bool] = False
     """Whether the state of a causal core keeps every token, so that documents cannot be read with it for ever."""
 
+    kind: str
+    """Name of the kind of heads; one constant in each kind."""
     n_heads: int = Field(ge=1)
     """How many of the layer's heads are of this kind."""
 
@@ -74,6 +76,17 @@ class AttentionConfig(Config):
         ValueError
             With the alternative named, in one line.
         """
+
+    def check_seed_gate(self, causal: bool) -> None:
+        """Refuse `gate.write: seed` where this kind takes a write gate but not that one.
+
+        Raises
+        ------
+        ValueError
+            With the alternative named, in one line.
+        """
+        if self.takes_write_gate:
+            raise ValueError(f"{self.kind} heads have no seed gate; use gate.write channel or head")
 
     @property
     def n_extra(self) -> int:

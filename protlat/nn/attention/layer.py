@@ -43,7 +43,7 @@ class AttentionLayer(nn.Module):
         self.group_heads = [group.n_heads for group in groups]
         self.n_heads = n_heads = sum(self.group_heads)
         inner = n_heads * head_dim
-        per_head = {"none": 0, "channel": head_dim, "head": 1}
+        per_head = {"none": 0, "channel": head_dim, "head": 1, "seed": 0}
         self.gate = gate
         # What a token and head of each group is given beside q, k and v: a write gate, and what the kind itself wants.
         self.write_sizes = [per_head[gate.write] if group.takes_write_gate else 0 for group in groups]
@@ -59,6 +59,9 @@ class AttentionLayer(nn.Module):
         # element-wise work on their parts up to six times slower.
         self.project_gates = nn.Linear(d_model, sum(self.gate_widths)) if any(self.gate_widths) else None
         self.cores = nn.ModuleList(group.build(head_dim, causal) for group in groups)
+        for group, core in zip(groups, self.cores, strict=True):
+            if gate.write == "seed" and group.takes_write_gate:
+                core.seed_gate = True  # type: ignore[assignment]
         self.conv_on = "" if local_conv is None else local_conv.target
         self.conv = None
         if local_conv is not None:

@@ -130,6 +130,9 @@ class GlobalAttentionConfig(AttentionConfig):
     """Causal models: B above 1 hides from a token its own bucket of B tokens, itself included, as the reference
     transformer's blindspot_size does; 1 hides nothing, at no greater cost."""
 
+    def check_seed_gate(self, causal: bool) -> None:
+        """Global heads take it."""
+
     def check(self, causal: bool) -> None:
         if self.blindspot > 1 and not causal:
             raise ValueError(
@@ -150,6 +153,13 @@ class EfficientAttentionConfig(GlobalAttentionConfig):
     kind: Literal["efficient"] = "efficient"
     scale: float = Field(1.0, gt=0)
     """Factor on the output; the reference transformer (LAT) has head_dim ** -0.5."""
+
+    def check_seed_gate(self, causal: bool) -> None:
+        if causal:
+            raise ValueError(
+                "efficient heads of a causal model have no seed gate, since their keys are normalised by query; use "
+                "gate.write channel or head, or linear heads"
+            )
 
     def build(self, head_dim: int, causal: bool) -> nn.Module:
         if causal:

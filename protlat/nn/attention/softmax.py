@@ -83,8 +83,8 @@ class SoftmaxAttention(nn.Module):
             # Query i of this call stands behind the remembered keys.
             n, n_keys = len(queries), len(keys)
             seen = torch.ones(n, n_keys, dtype=torch.bool, device=q.device).tril_(n_keys - n)
-            by_head = (x.transpose(0, 1)[None] for x in (queries, keys, values))
-            out.append(F.scaled_dot_product_attention(*by_head, seen, dropout)[0].transpose(0, 1))
+            queries, keys, values = (x.transpose(0, 1)[None] for x in (queries, keys, values))
+            out.append(F.scaled_dot_product_attention(queries, keys, values, seen, dropout)[0].transpose(0, 1))
         return torch.cat(out)
 
 

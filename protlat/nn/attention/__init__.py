@@ -8,6 +8,8 @@ from pydantic import Field
 
 from protlat.nn.attention.banded import BandedAttentionConfig
 from protlat.nn.attention.base import AttentionConfig, AttentionCore
+from protlat.nn.attention.decay import DecayAttentionConfig
+from protlat.nn.attention.delta import DeltaAttentionConfig
 from protlat.nn.attention.linear import EfficientAttentionConfig, LinearAttentionConfig
 from protlat.nn.attention.softmax import SoftmaxAttentionConfig
 from protlat.nn.attention.window import WindowAttentionConfig
@@ -17,6 +19,8 @@ AnyAttention = Annotated[
     | BandedAttentionConfig
     | EfficientAttentionConfig
     | LinearAttentionConfig
+    | DecayAttentionConfig
+    | DeltaAttentionConfig
     | SoftmaxAttentionConfig,
     Field(discriminator="kind"),
 ]
@@ -26,6 +30,8 @@ __all__ = [
     "AttentionConfig",
     "AttentionCore",
     "BandedAttentionConfig",
+    "DecayAttentionConfig",
+    "DeltaAttentionConfig",
     "EfficientAttentionConfig",
     "LinearAttentionConfig",
     "SoftmaxAttentionConfig",

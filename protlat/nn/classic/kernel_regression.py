@@ -56,24 +56,41 @@ class KernelRegression(nn.Module):
         -------
         torch.Tensor, shape (Q, C) or (Q,)
         """
-        return self._average(queries, keys, values, itself=True)
+        return self._average(queries, keys, values)
 
-    def leave_one_out(self, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Prediction for every key from all others, shaped as `values`; needs at least two keys."""
+    def leave_one_out(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Prediction for every key from all others.
+
+        Parameters
+        ----------
+        keys, values
+            As in `forward`; at least two.
+        rows : torch.Tensor, shape (R,), int64, or None
+            Which keys to predict; None: all.
+
+        Returns
+        -------
+        torch.Tensor, shape (R, C) or (R,)
+        """
         if len(keys) < 2:
             raise ValueError("leaving one out needs at least two keys")
-        return self._average(keys, keys, values, itself=False)
+        rows = torch.arange(len(keys), device=keys.device) if rows is None else rows
+        return self._average(keys[rows], keys, values, without=rows)
 
-    def _average(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, itself: bool) -> torch.Tensor:
+    def _average(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, without: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`without` (Q,): a key that each query does not see."""
         flat = values.dim() == 1
         queries, keys, values = (x[:, None] if x.dim() == 1 else x for x in (queries, keys, values))
         at_once = max(1, _NUMBERS_AT_ONCE // len(keys))
         out, first = [], 0
         for part in queries.split(at_once):
             scores = -0.5 * self.width.square() * squared_distances(part, keys)
-            if not itself:
+            if without is not None:
                 row = torch.arange(len(part), device=part.device)
-                scores = scores.index_put((row, first + row), scores.new_tensor(-torch.inf))
+                hidden = without[first : first + len(part)]
+                scores = scores.index_put((row, hidden), scores.new_tensor(-torch.inf))
             out.append(scores.softmax(-1) @ values)
             first += len(part)
         whole = out[0] if len(out) == 1 else torch.cat(out)

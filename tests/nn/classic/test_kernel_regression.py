@@ -57,14 +57,14 @@ def test_the_learned_width_lowers_the_leave_one_out_error(rng: torch.Generator) 
     def error(width: float) -> float:
         return float((KernelRegression(width).leave_one_out(x, y) - y).square().mean())
 
-    for _ in range(150):
+    for _ in range(300):
         optim.zero_grad()
         loss = (module.leave_one_out(x, y) - y).square().mean()
         loss.backward()
         optim.step()
     width = float(module.width.detach())
-    # A minimum, though perhaps not the only one.
-    assert error(width) < min(error(0.95 * width), error(1.05 * width))
+    # The minimum is flat: its width is known to a factor, its error to a few percent.
+    assert error(width) < 1.05 * min(error(w) for w in (2.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0))
     assert error(width) < 0.2 * error(0.1)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -90,6 +90,8 @@ class SoftmaxAttention(nn.Module):
 
 class SoftmaxAttentionConfig(AttentionConfig):
     """Full softmax heads: time quadratic in length."""
+
+    state_grows: ClassVar[bool] = True
 
     kind: Literal["softmax"] = "softmax"
     rotary: bool = True

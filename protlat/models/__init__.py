@@ -5,6 +5,7 @@ from protlat.models.encoder import Encoder
 from protlat.models.hub import describe_model, model_hash, read_model_config, resolve_model_folder
 from protlat.models.language_model import CausalLM, LanguageModel, MaskedLM, language_model_class
 from protlat.models.presets import load_preset, preset_names
+from protlat.models.transformer import Transformer, pad_sequences
 
 __all__ = [
     "CausalLM",
@@ -13,10 +14,12 @@ __all__ = [
     "LanguageModel",
     "MaskedLM",
     "ModelConfig",
+    "Transformer",
     "describe_model",
     "language_model_class",
     "load_preset",
     "model_hash",
+    "pad_sequences",
     "preset_names",
     "read_model_config",
     "resolve_model_folder",

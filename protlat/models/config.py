@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from protlat.config import Config
 from protlat.nn.attention import AnyAttention, EfficientAttentionConfig, WindowAttentionConfig
+from protlat.nn.axial import AxialBlockConfig
 from protlat.nn.feed_forward import FeedForwardConfig, GeluConfig
 from protlat.nn.gate import GateConfig
 from protlat.nn.local_conv import LocalConvConfig
@@ -21,8 +24,10 @@ class DropoutConfig(Config):
     """After the token embedding."""
     residual: float = Field(0.0, ge=0, lt=1)
     """On what attention and feed-forward layers add to the residual stream."""
+    attention_layer: float = Field(0.0, ge=0, lt=1)
+    """On what attention layers add, before `residual`."""
     feed_forward: float = Field(0.0, ge=0, lt=1)
-    """On the hidden layer of the feed-forward."""
+    """On the hidden layer of the feed-forward; on the read weights of a product-key memory."""
 
 
 class ModelConfig(Config):
@@ -49,25 +54,44 @@ class ModelConfig(Config):
     token_shift: bool = False
     """Shift a third of the channels by one token either way before attention and feed-forward."""
     positions: PositionsConfig = NoPositionsConfig()
-    """Positions added to the embedding: none, sinusoidal or learned."""
+    """Positions added to the embedding: none, sinusoidal, learned or axial."""
     norm: NormKind = "layer"
     """layer or rms."""
     feed_forward: FeedForwardConfig = GeluConfig()
-    """gelu, glu or swiglu, with its expansion."""
+    """gelu, glu or swiglu, with its expansion, or product_key."""
+    feed_forward_by_layer: dict[int, FeedForwardConfig] = Field(default_factory=dict)
+    """Feed-forwards of single layers, by 0-based layer number, in place of `feed_forward`."""
+    axial_block: AxialBlockConfig | None = None
+    """A block behind each block whose attention runs along positions of equal offset modulo a width; null for none."""
     dropout: DropoutConfig = DropoutConfig()
     """Shares of values dropped in training."""
     embedding_dim: int | None = Field(None, ge=1)
     """Width of a factorised token embedding, projected to d_model; null: d_model."""
     tie_output: bool = True
-    """Whether the masked-token head reads out with the token embedding."""
+    """Whether the head of a language model reads out with the token embedding."""
+    head: Literal["dense", "plain"] = "dense"
+    """Head of a language model: dense (linear, GELU, norm, read-out) or plain (read-out, after a projection to
+    embedding_dim where there is one)."""
+    reversible: bool = False
+    """Two residual streams, computed back from the output: activation memory does not grow with depth, for a third more
+    time. Another network than the plain one, with as many weights."""
     checkpoint_activations: bool = False
     """Recompute each block in the backward pass: memory of one block instead of all, for a third more time."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        for layer in self.attention_by_layer:
-            if not 0 <= layer < self.n_layers:
-                raise ValueError(f"attention_by_layer.{layer}: layers are numbered 0 to {self.n_layers - 1}")
+        for name, layers in (
+            ("attention_by_layer", self.attention_by_layer),
+            ("feed_forward_by_layer", self.feed_forward_by_layer),
+        ):
+            for layer in layers:
+                if not 0 <= layer < self.n_layers:
+                    raise ValueError(f"{name}.{layer}: layers are numbered 0 to {self.n_layers - 1}")
+        if self.reversible and self.checkpoint_activations:
+            raise ValueError(
+                "checkpoint_activations does not act in a reversible model, which recomputes its layers anyway; use one "
+                "of the two"
+            )
         for layer in range(self.n_layers):
             groups = self.groups_of(layer)
             kinds = ", ".join(sorted({group.kind for group in groups}))
@@ -91,3 +115,18 @@ class ModelConfig(Config):
     def groups_of(self, layer: int) -> tuple[AnyAttention, ...]:
         """Groups of heads of one 0-based layer."""
         return self.attention_by_layer.get(layer, self.attention)
+
+    def feed_forward_of(self, layer: int) -> FeedForwardConfig:
+        """Feed-forward of one 0-based layer."""
+        return self.feed_forward_by_layer.get(layer, self.feed_forward)
+
+    def axial_group_of(self, layer: int) -> EfficientAttentionConfig:
+        """Heads of the axial block of one 0-based layer: as many as the layer has, all global."""
+        assert self.axial_block is not None
+        n_heads = sum(group.n_heads for group in self.groups_of(layer))
+        return EfficientAttentionConfig(n_heads=n_heads, scale=self.axial_block.scale)
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest sequence in tokens, specials included, that the positions reach; None: any."""
+        return getattr(self.positions, "max_length", None)

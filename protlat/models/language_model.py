@@ -9,21 +9,27 @@ from torch import nn
 from protlat.alphabet import Alphabet
 from protlat.errors import ConfigError
 from protlat.models.config import ModelConfig
-from protlat.models.encoder import Encoder, init_module
+from protlat.models.encoder import Encoder
 from protlat.models.hub import PretrainedModel
+from protlat.models.transformer import init_module
 from protlat.nn.norms import build_norm
 from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments, rounded_size
 
 
 class TokenHead(nn.Module):
-    """Linear, GELU, norm, then a read-out with the token embedding (tied) or weights of its own."""
+    """Linear, GELU, norm, then a read-out with the token embedding (tied) or weights of its own.
+
+    A plain head is the read-out alone, behind a linear layer where the embedding is narrower than the model.
+    """
 
     def __init__(self, config: ModelConfig, n_tokens: int) -> None:
         super().__init__()
         width = config.embedding_dim or config.d_model
-        self.dense = nn.Linear(config.d_model, width)
-        self.norm = build_norm(config.norm, width)
+        self.is_dense = config.head == "dense"
+        projects = self.is_dense or width != config.d_model
+        self.dense: nn.Module = nn.Linear(config.d_model, width) if projects else nn.Identity()
+        self.norm = build_norm(config.norm, width) if self.is_dense else nn.Identity()
         self.readout = None if config.tie_output else nn.Linear(width, n_tokens, bias=False)
         self.bias = nn.Parameter(torch.zeros(n_tokens))
         for module in self.modules():
@@ -31,7 +37,9 @@ class TokenHead(nn.Module):
 
     def forward(self, x: torch.Tensor, embedding: torch.Tensor) -> torch.Tensor:
         """(N, E) -> logits (N, V), float32 or wider."""
-        x = self.norm(F.gelu(self.dense(x)))
+        x = self.dense(x)
+        if self.is_dense:
+            x = self.norm(F.gelu(x))
         logits = F.linear(x, embedding if self.readout is None else self.readout.weight, self.bias)
         return logits if logits.dtype == torch.float64 else logits.float()
 

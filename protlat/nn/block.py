@@ -29,6 +29,8 @@ class Block(nn.Module):
         Share dropped of what attention and feed-forward add.
     causal : bool
         Whether no token may see a later one.
+    attention_dropout : float
+        Share dropped of the attention layer's output alone.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Block(nn.Module):
         shift: bool,
         dropout: float,
         causal: bool = False,
+        attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.attention_norm = build_norm(norm, d_model)
@@ -48,6 +51,7 @@ class Block(nn.Module):
         self.feed_forward = feed_forward
         self.shift, self.causal = shift, causal
         self.dropout = nn.Dropout(dropout)
+        self.attention_dropout = nn.Dropout(attention_dropout)
 
     def forward(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None = None) -> torch.Tensor:
         """(T, E) -> (T, E)."""
@@ -57,7 +61,13 @@ class Block(nn.Module):
     def attend(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None = None) -> torch.Tensor:
         """What attention adds to x (T, E)."""
         memory = None if state is None else state.sub("attention")
-        return self.dropout(self.attention(self._moved(self.attention_norm(x), segments, memory), segments, memory))
+        mixed = self.mixed(self._moved(self.attention_norm(x), segments, memory), segments, memory)
+        return self.dropout(self.attention_dropout(mixed))
+
+    def mixed(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None) -> torch.Tensor:
+        """Attention of what has been normed and shifted, (T, E)."""
+        out: torch.Tensor = self.attention(x, segments, state)
+        return out
 
     def feed(self, x: torch.Tensor, segments: Segments, state: RecurrentState | None = None) -> torch.Tensor:
         """What the feed-forward adds to x (T, E)."""

@@ -1,4 +1,4 @@
-"""Where a token stands: rotary angles inside attention, sinusoidal or learned vectors added to the embedding."""
+"""Where a token stands: rotary angles inside attention; sinusoidal, learned or axial vectors added to the embedding."""
 
 from __future__ import annotations
 
@@ -84,12 +84,54 @@ class LearnedPositions(nn.Module):
         SequenceError
             A sequence is longer than the table.
         """
-        if segments.reach > self.table.num_embeddings:
-            raise SequenceError(
-                f"a sequence of {segments.reach} tokens, but this model has learned positions for at most "
-                f"{self.table.num_embeddings}; cut it, or use a model with positions none or sinusoidal"
-            )
+        check_reach(segments, self.table.num_embeddings, "learned")
         return x + self.table(segments.positions)
+
+
+class AxialPositions(nn.Module):
+    """The sum of two trained vectors, one of the row and one of the column where positions stand in lines of `width`.
+
+    ceil(max_length / width) + width vectors instead of max_length; longer sequences are refused. They start like the
+    token embedding (spread 0.02) and are added at the model's width. The reference transformer (LAT) starts them, and
+    its tokens, with spread 1 and adds them before a factorised embedding is widened.
+
+    References
+    ----------
+    Ho et al. 2019, "Axial attention in multidimensional transformers": positions as the sum of a row and a column.
+    """
+
+    def __init__(self, dim: int, max_length: int, width: int) -> None:
+        super().__init__()
+        self.max_length, self.width = max_length, width
+        self.rows = nn.Embedding(-(-max_length // width), dim)
+        self.columns = nn.Embedding(width, dim)
+
+    def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
+        """Add positions to x (T, E).
+
+        Raises
+        ------
+        SequenceError
+            A sequence is longer than max_length.
+        """
+        check_reach(segments, self.max_length, "axial")
+        positions = segments.positions
+        return x + self.rows(positions // self.width) + self.columns(positions % self.width)
+
+
+def check_reach(segments: Segments, max_length: int, kind: str) -> None:
+    """Refuse sequences that a table of positions does not reach.
+
+    Raises
+    ------
+    SequenceError
+        A sequence is longer than max_length.
+    """
+    if segments.reach > max_length:
+        raise SequenceError(
+            f"a sequence of {segments.reach} tokens, but this model has {kind} positions for at most "
+            f"{max_length}; cut it, or use a model with positions none or sinusoidal"
+        )
 
 
 class NoPositions(nn.Module):
@@ -128,4 +170,19 @@ class LearnedConfig(Config):
         return LearnedPositions(dim, self.max_length)
 
 
-PositionsConfig = Annotated[NoPositionsConfig | SinusoidalConfig | LearnedConfig, Field(discriminator="kind")]
+class AxialConfig(Config):
+    """Two trained vectors per position, of its row and its column, summed."""
+
+    kind: Literal["axial"] = "axial"
+    max_length: int = Field(ge=1)
+    """Longest sequence in tokens, specials included; longer input is refused."""
+    width: int = Field(128, ge=1)
+    """Positions per row."""
+
+    def build(self, dim: int) -> nn.Module:
+        return AxialPositions(dim, self.max_length, self.width)
+
+
+PositionsConfig = Annotated[
+    NoPositionsConfig | SinusoidalConfig | LearnedConfig | AxialConfig, Field(discriminator="kind")
+]

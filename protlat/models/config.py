@@ -9,6 +9,7 @@ from typing_extensions import Self
 
 from protlat.config import Config
 from protlat.nn.attention import AnyAttention, EfficientAttentionConfig, WindowAttentionConfig
+from protlat.nn.attention.forget import check_forget_gate
 from protlat.nn.axial import AxialBlockConfig
 from protlat.nn.feed_forward import FeedForwardConfig, GeluConfig
 from protlat.nn.gate import GateConfig
@@ -97,9 +98,10 @@ class ModelConfig(Config):
             kinds = ", ".join(sorted({group.kind for group in groups}))
             if self.gate.write != "none" and not any(group.takes_write_gate for group in groups):
                 raise ValueError(
-                    f"gate.write acts on global heads (efficient, linear), but layer {layer} has only {kinds}; use "
+                    f"gate.write acts on global heads (efficient, linear, decay), but layer {layer} has only {kinds}; use "
                     f"gate.output there, or give the layer global heads"
                 )
+            check_forget_gate(groups, self.gate, layer)
             for group in groups:
                 if self.causal and group.why_not_causal is not None:
                     raise ValueError(f"{group.kind} heads cannot be causal: {group.why_not_causal}")

@@ -20,6 +20,10 @@ class GateConfig(Config):
     """Gate on the values that leave the heads, after a root-mean-square norm over each head."""
     norm: bool = True
     """Whether the output gate is preceded by the norm over each head."""
+    forget: Literal["none", "head"] = "none"
+    """Gate on what linear heads have pooled: it fades by a factor per token and head, in the sum and its normaliser."""
+    head_norm: bool = False
+    """Root-mean-square norm over each head without an output gate, which has its own (`norm`)."""
     write_bias: float = Field(2.0)
     """Start of the write gate's bias; 2 lets 88 % through."""
 
@@ -31,7 +35,15 @@ class GateConfig(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if self.forget != "none" and self.write == "seed":
+            raise ValueError("write: seed does not act on heads with a forget gate; use write channel or head")
+        if self.head_norm and self.output != "none":
+            raise ValueError("head_norm acts without an output gate; with one, gate.norm (on by default) does the same")
+        return self
+
     @property
     def is_open(self) -> bool:
         """Whether no gate is asked for."""
-        return self.write == "none" and self.output == "none"
+        return self.write == "none" and self.output == "none" and self.forget == "none"

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from protlat.nn.attention import AnyAttention
+from protlat.nn.attention.forget import with_forget_gate
 from protlat.nn.gate import GateConfig
 from protlat.nn.local_conv import LocalConv, LocalConvConfig
 from protlat.nn.norms import inverse_rms
@@ -39,6 +40,7 @@ class AttentionLayer(nn.Module):
         causal: bool = False,
     ) -> None:
         super().__init__()
+        groups = [with_forget_gate(group, gate) for group in groups]
         self.head_dim = head_dim
         self.group_heads = [group.n_heads for group in groups]
         self.n_heads = n_heads = sum(self.group_heads)
@@ -73,7 +75,7 @@ class AttentionLayer(nn.Module):
         if self.project_gates is None:
             return
         n_groups = len(self.cores)
-        biases = self.project_gates.bias.split(self.gate_widths)
+        biases = self.project_gates.bias.detach().split(self.gate_widths)
         for bias in biases[:n_groups]:
             nn.init.constant_(bias, self.gate.write_bias)
         for core, bias, heads in zip(self.cores, biases[n_groups + 1 :], self.group_heads, strict=True):
@@ -101,6 +103,8 @@ class AttentionLayer(nn.Module):
         if output is not None:
             # A learned scale of the norm would only repeat what `mix` can do.
             values = values * (output * inverse_rms(values) if self.gate.norm else output)
+        elif self.gate.head_norm:
+            values = values * inverse_rms(values)
         return self.mix(values.flatten(1))
 
     def _gates(

@@ -26,6 +26,8 @@ VERBS = {
     "embed": ("protlat.cli.embed:embed", "Write per-residue and per-sequence vectors."),
     "predict": ("protlat.cli.predict:predict", "Predict masked residues."),
     "generate": ("protlat.cli.generate:generate", "Continue prompts, or write new sequences, with a causal model."),
+    "analyze": ("protlat.cli.analyze:analyze", "Ask questions of embeddings: transfer labels from known proteins."),
+    "export": ("protlat.cli.export:export", "Write an encoder as an ONNX file."),
     "info": ("protlat.cli.info:info", "Say what a shard folder, run, model or embedding file is."),
     "demo": ("protlat.cli.demo:demo", "Run prep, pretrain, embed and predict on bundled proteins."),
 }

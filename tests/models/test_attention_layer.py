@@ -7,12 +7,13 @@ import torch
 
 from protlat.models import ModelConfig
 from protlat.nn.attention import AnyAttention
+from protlat.nn.attention.forget import with_forget_gate
 from protlat.nn.attention.layer import AttentionLayer
 from protlat.nn.positions import ROTARY_BASE
 from protlat.ops import reference
 from protlat.ops.banded import ACTIVATIONS
 from protlat.ops.segments import Segments
-from tests.models.variants import VARIANTS
+from tests.models.variants import CAUSAL, VARIANTS
 
 LENGTHS = [9, 1, 20]
 
@@ -24,8 +25,11 @@ def plain_core(
     k: torch.Tensor,
     v: torch.Tensor,
     gate: torch.Tensor | None,
+    extra: torch.Tensor | None,
 ) -> torch.Tensor:
     """One kind of heads on one sequence, (L, H, D)."""
+    if group.kind == "decay":
+        return plain_decay(group, core, q, k, v, gate, extra)
     turn = torch.stack([reference.rotary_matrix(i, q.shape[-1], ROTARY_BASE) for i in range(len(q))])
 
     def turned(x: torch.Tensor) -> torch.Tensor:
@@ -39,16 +43,7 @@ def plain_core(
             normalise=group.normalise, activation=ACTIVATIONS.get(group.activation), scale=group.scale,
             remask_output=group.remask_output,
         )  # fmt: skip
-    if group.kind == "softmax":
-        return reference.softmax_attention(turned(q), turned(k), v)
-    if group.kind == "linear":
-        phi = group.feature_map.build()
-        features = phi(k) if gate is None else phi(k) * gate
-        return reference.linear_attention(phi(q), features, v, turn if group.rotary else None)
-    if not group.rotary:
-        return reference.efficient_attention(q, k, v, gate)
-    weights = torch.einsum("ihd,jhd->hij", turned(q.softmax(-1)), turned(k.softmax(0)))
-    return torch.einsum("hij,jhd->ihd", weights, v)
+    return reference.softmax_attention(turned(q), turned(k), v)
 
 
 def plain_layer(layer: AttentionLayer, config: ModelConfig, number: int, x: torch.Tensor) -> torch.Tensor:
@@ -57,24 +52,32 @@ def plain_layer(layer: AttentionLayer, config: ModelConfig, number: int, x: torc
     inner = qkv.shape[1] // 3
     if config.local_conv is not None:
         start = 0 if config.local_conv.target == "qkv" else 2 * inner
-        moved = reference.depthwise_conv(qkv[:, start:], layer.conv.weight, layer.conv.bias)
+        conv = reference.causal_depthwise_conv if config.causal else reference.depthwise_conv
+        moved = conv(qkv[:, start:], layer.conv.weight, layer.conv.bias)
         qkv = torch.cat([qkv[:, :start], moved], 1)
     q, k, v = (part.unflatten(1, (-1, config.head_dim)) for part in qkv.split(inner, 1))
     write = output = None
+    extras = [None] * len(layer.cores)
     if layer.project_gates is not None:
-        gates = torch.sigmoid(x @ layer.project_gates.weight.T + layer.project_gates.bias)
+        projected = x @ layer.project_gates.weight.T + layer.project_gates.bias
+        gates = torch.sigmoid(projected)
         n_groups = len(layer.cores)
         parts = gates.split(layer.gate_widths, 1)
         write, output = parts[:n_groups], parts[n_groups]
+        extras = projected.split(layer.gate_widths, 1)[n_groups + 1 :]
     out, head = [], 0
     for index, group in enumerate(config.groups_of(number)):
         part = slice(head, head + group.n_heads)
+        group = with_forget_gate(group, config.gate)
         gate = None
-        if group.kind in ("efficient", "linear") and config.gate.write != "none":
+        if group.takes_write_gate and config.gate.write != "none":
             gate = write[index].unflatten(1, (group.n_heads, -1))
-        out.append(plain_core(group, layer.cores[index], q[:, part], k[:, part], v[:, part], gate))
+        extra = extras[index].unflatten(1, (group.n_heads, -1)) if group.n_extra else None
+        out.append(plain_core(group, layer.cores[index], q[:, part], k[:, part], v[:, part], gate, extra))
         head += group.n_heads
     values = torch.cat(out, 1)
+    if config.gate.head_norm:
+        values = values / (values.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     if config.gate.output != "none":
         if config.gate.norm:
             values = values / (values.square().mean(-1, keepdim=True) + 1e-5).sqrt()
@@ -82,12 +85,14 @@ def plain_layer(layer: AttentionLayer, config: ModelConfig, number: int, x: torc
     return values.flatten(1) @ layer.mix.weight.T + layer.mix.bias
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, *(f"causal {name}" for name in CAUSAL)])
 @pytest.mark.parametrize("number", [0, 1])
 def test_layer_is_the_composition_of_its_definitions(rng: torch.Generator, name: str, number: int) -> None:
-    config = VARIANTS[name]
+    config = CAUSAL[name.removeprefix("causal ")] if name.startswith("causal ") else VARIANTS[name]
     groups = config.groups_of(number)
-    layer = AttentionLayer(config.d_model, config.head_dim, groups, config.gate, config.local_conv).double()
+    layer = AttentionLayer(
+        config.d_model, config.head_dim, groups, config.gate, config.local_conv, config.causal
+    ).double()
     parameters = list(layer.parameters())
     with torch.no_grad():
         for parameter in parameters:

@@ -7,6 +7,7 @@ from protlat.models import ModelConfig
 _BASE = {"d_model": 24, "n_layers": 2, "head_dim": 8}
 _WINDOW = {"kind": "window", "n_heads": 1, "radius": 5}
 _GLOBAL = {"kind": "efficient", "n_heads": 2, "chunk": 8}
+_DECAY = {"kind": "decay", "n_heads": 3, "shortest": 2, "longest": 30, "chunk": 8}
 _BANDED = {"kind": "banded", "n_heads": 2, "radius": 5}
 
 _OPTIONS = {
@@ -14,6 +15,8 @@ _OPTIONS = {
     "efficient": {"attention": [{"kind": "efficient", "n_heads": 3}]},
     "efficient-chunked": {"attention": [{**_GLOBAL, "n_heads": 3, "implementation": "chunked"}]},
     "efficient-rotary": {"attention": [{**_GLOBAL, "rotary": True}]},
+    "efficient-rotary-before": {"attention": [{**_GLOBAL, "rotary": "before"}]},
+    "linear-rotary-before": {"attention": [{"kind": "linear", "n_heads": 2, "rotary": "before"}]},
     "linear-elu": {"attention": [{"kind": "linear", "n_heads": 3}]},
     "linear-relu": {"attention": [{"kind": "linear", "n_heads": 3, "feature_map": {"kind": "relu"}}]},
     "linear-softmax": {"attention": [{"kind": "linear", "n_heads": 3, "feature_map": {"kind": "softmax"}}]},
@@ -25,11 +28,23 @@ _OPTIONS = {
     "banded-evo": {"attention": [{**_BANDED, "rounds": 3, "taps": 3, "activation": "gelu", "shared_taps": True}]},
     "banded-rmsnorm": {"attention": [{**_BANDED, "rounds": 2, "normalise": "rmsnorm", "remask_output": False}]},
     "banded-plain": {"attention": [{**_BANDED, "normalise": "none", "rotary": False}]},
+    "decay-data": {"attention": [{**_DECAY, "diagonal": True, "no_decay_heads": 1}], "gate": {"head_norm": True}},
+    "decay-learned-gated": {"attention": [_WINDOW, {**_DECAY, "decay": "learned"}], "gate": {"output": "head"}},
+    "decay-fixed-normalised": {
+        "attention": [{**_DECAY, "decay": "fixed", "feature_map": {"kind": "elu"}, "normaliser": True}],
+        "gate": {"write": "channel"},
+    },
+    "forget-gate": {
+        "gate": {"forget": "head", "write": "head"},
+        "attention": [{"kind": "linear", "n_heads": 3}, _WINDOW],
+    },
     "softmax": {"attention": [{"kind": "softmax", "n_heads": 3}]},
     "by-layer": {"attention_by_layer": {1: [{"kind": "softmax", "n_heads": 1}, {"kind": "linear", "n_heads": 1}]}},
     "write-channel": {"gate": {"write": "channel"}},
     "write-head": {"gate": {"write": "head"}},
     "write-linear": {"gate": {"write": "head"}, "attention": [{"kind": "linear", "n_heads": 1}, _WINDOW]},
+    "write-seed": {"gate": {"write": "seed"}},
+    "write-seed-linear": {"gate": {"write": "seed"}, "attention": [{"kind": "linear", "n_heads": 2}, _WINDOW]},
     "output-channel": {"gate": {"output": "channel"}},
     "output-head-plain": {"gate": {"output": "head", "norm": False}},
     "both-gates": {"gate": {"write": "channel", "output": "channel"}},
@@ -47,4 +62,37 @@ _OPTIONS = {
 }
 VARIANTS = {
     name: ModelConfig.parse({**_BASE, "attention": [_WINDOW, _GLOBAL], **options}) for name, options in _OPTIONS.items()
+}
+
+_LINEAR = {"kind": "linear", "n_heads": 2, "chunk": 8}
+_CAUSAL_OPTIONS = {
+    "default": {},
+    "efficient": {"attention": [{"kind": "efficient", "n_heads": 3}]},
+    "efficient-chunk-1": {"attention": [{**_GLOBAL, "chunk": 1}]},
+    "efficient-rotary": {"attention": [{**_GLOBAL, "rotary": True}]},
+    "efficient-rotary-before": {"attention": [{**_GLOBAL, "rotary": "before", "implementation": "chunked"}]},
+    "efficient-blindspot": {"attention": [{**_GLOBAL, "blindspot": 3}, _WINDOW]},
+    "linear-elu": {"attention": [_LINEAR]},
+    "linear-relu": {"attention": [{**_LINEAR, "feature_map": {"kind": "relu"}}]},
+    "linear-softmax": {"attention": [{**_LINEAR, "feature_map": {"kind": "softmax"}}]},
+    "linear-rotary": {"attention": [{**_LINEAR, "rotary": True, "chunk": 5}]},
+    "linear-blindspot": {"attention": [{**_LINEAR, "blindspot": 4, "rotary": True}, _WINDOW]},
+    "linear-blindspot-long": {"attention": [{**_LINEAR, "blindspot": 16}]},
+    "window": {"attention": [_WINDOW]},
+    "softmax": {"attention": [{"kind": "softmax", "n_heads": 3}]},
+    "by-layer": {"attention_by_layer": {1: [{"kind": "softmax", "n_heads": 1}, _LINEAR]}},
+    "write-channel": {"gate": {"write": "channel"}},
+    "write-head": {"gate": {"write": "head"}, "attention": [_LINEAR, _WINDOW]},
+    "write-seed": {"gate": {"write": "seed"}, "attention": [_LINEAR]},
+    "output": {"gate": {"output": "channel"}},
+    "no-conv": {"local_conv": None},
+    "conv-qkv-7": {"local_conv": {"size": 7, "target": "qkv"}},
+    "token-shift": {"token_shift": True},
+    "sinusoidal": {"positions": {"kind": "sinusoidal"}},
+    "learned": {"positions": {"kind": "learned", "max_length": 100_000}},
+    "checkpointed": {"checkpoint_activations": True},
+}
+CAUSAL = {
+    name: ModelConfig.parse({**_BASE, "causal": True, "attention": [_WINDOW, _GLOBAL], **options})
+    for name, options in _CAUSAL_OPTIONS.items()
 }

@@ -40,7 +40,7 @@ $(VENV)/.core: setup.py constraints.txt
 	touch $@
 
 $(VENV)/.test: $(VENV)/.core
-	$(PIP) -e '.[test,plot,anndata,tokenizers]'
+	$(PIP) -e '.[test,plot,anndata,tokenizers,onnx]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.core

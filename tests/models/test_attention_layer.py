@@ -13,6 +13,7 @@ from protlat.nn.positions import ROTARY_BASE
 from protlat.ops import reference
 from protlat.ops.banded import ACTIVATIONS
 from protlat.ops.segments import Segments
+from tests.models.plain_decay import plain_decay, plain_delta
 from tests.models.variants import CAUSAL, VARIANTS
 
 LENGTHS = [9, 1, 20]
@@ -26,15 +27,26 @@ def plain_core(
     v: torch.Tensor,
     gate: torch.Tensor | None,
     extra: torch.Tensor | None,
+    config: ModelConfig,
 ) -> torch.Tensor:
     """One kind of heads on one sequence, (L, H, D)."""
     if group.kind == "decay":
-        return plain_decay(group, core, q, k, v, gate, extra)
+        return plain_decay(group, core, q, k, v, gate, extra, config.causal)
+    if group.kind == "delta":
+        return plain_delta(group, q, k, v, extra)
     turn = torch.stack([reference.rotary_matrix(i, q.shape[-1], ROTARY_BASE) for i in range(len(q))])
 
     def turned(x: torch.Tensor) -> torch.Tensor:
         return torch.einsum("imn,ihn->ihm", turn, x) if group.rotary else x
 
+    if group.kind in ("linear", "efficient"):
+        if group.rotary == "before":
+            q, k = turned(q), turned(k)
+        return plain_global(group, q, k, v, gate, turn if group.rotary is True else None, config)
+    if config.causal and group.kind == "window":
+        return reference.causal_window_attention(turned(q), turned(k), v, group.radius)
+    if config.causal and group.kind == "softmax":
+        return reference.causal_softmax_attention(turned(q), turned(k), v)
     if group.kind == "window":
         return reference.window_attention(turned(q), turned(k), v, group.radius)
     if group.kind == "banded":
@@ -44,6 +56,36 @@ def plain_core(
             remask_output=group.remask_output,
         )  # fmt: skip
     return reference.softmax_attention(turned(q), turned(k), v)
+
+
+def plain_global(
+    group: AnyAttention,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    gate: torch.Tensor | None,
+    rotation: torch.Tensor | None,
+    config: ModelConfig,
+) -> torch.Tensor:
+    """Kinds linear and efficient."""
+    seed = config.gate.write == "seed"
+    if group.kind == "linear":
+        phi = group.feature_map.build()
+        features = phi(k) if gate is None else phi(k) * gate
+        features = features * features.sigmoid() if seed else features
+        if config.causal:
+            return reference.causal_linear_attention(phi(q), features, v, group.blindspot, rotation)
+        return reference.linear_attention(phi(q), features, v, rotation)
+    if config.causal:
+        return group.scale * reference.causal_exp_attention(q, k, v, group.blindspot, rotation, gate)
+    if rotation is None and not seed:
+        return group.scale * reference.efficient_attention(q, k, v, gate)
+    features = k.softmax(0)
+    features_q, features = q.softmax(-1), features * features.sigmoid() if seed else features
+    if rotation is not None:
+        features_q, features = (torch.einsum("imn,ihn->ihm", rotation, x) for x in (features_q, features))
+    weights = torch.einsum("ihd,jhd->hij", features_q, features)
+    return group.scale * torch.einsum("hij,jhd->ihd", weights, v)
 
 
 def plain_layer(layer: AttentionLayer, config: ModelConfig, number: int, x: torch.Tensor) -> torch.Tensor:
@@ -70,10 +112,10 @@ def plain_layer(layer: AttentionLayer, config: ModelConfig, number: int, x: torc
         part = slice(head, head + group.n_heads)
         group = with_forget_gate(group, config.gate)
         gate = None
-        if group.takes_write_gate and config.gate.write != "none":
+        if group.takes_write_gate and config.gate.write not in ("none", "seed"):
             gate = write[index].unflatten(1, (group.n_heads, -1))
         extra = extras[index].unflatten(1, (group.n_heads, -1)) if group.n_extra else None
-        out.append(plain_core(group, layer.cores[index], q[:, part], k[:, part], v[:, part], gate, extra))
+        out.append(plain_core(group, layer.cores[index], q[:, part], k[:, part], v[:, part], gate, extra, config))
         head += group.n_heads
     values = torch.cat(out, 1)
     if config.gate.head_norm:

@@ -10,10 +10,24 @@ from protlat.ops.reference.basic import (
     token_shift,
     window_attention,
 )
+from protlat.ops.reference.causal import (
+    causal_depthwise_conv,
+    causal_exp_attention,
+    causal_linear_attention,
+    causal_softmax_attention,
+    causal_token_shift,
+    causal_window_attention,
+)
 from protlat.ops.reference.decay import decay_attention, delta_rule
 
 __all__ = [
     "banded_attention",
+    "causal_depthwise_conv",
+    "causal_exp_attention",
+    "causal_linear_attention",
+    "causal_softmax_attention",
+    "causal_token_shift",
+    "causal_window_attention",
     "decay_attention",
     "delta_rule",
     "depthwise_conv",

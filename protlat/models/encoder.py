@@ -25,6 +25,8 @@ class Encoder(Body):
     def build_input(self) -> None:
         config = self.config
         narrow = config.embedding_dim or config.d_model
+        # Looked up once: compilers cannot follow the alphabet's lazy tables.
+        self.pad_id = self.alphabet.pad_id
         self.embedding = nn.Embedding(len(self.alphabet), narrow)
         self.widen = nn.Linear(narrow, config.d_model) if narrow != config.d_model else nn.Identity()
 
@@ -61,6 +63,6 @@ class Encoder(Body):
         """
         n_tokens = len(tokens)
         if self.rounds(state):
-            tokens, segments = round_up(tokens, segments, self.alphabet.pad_id)
+            tokens, segments = round_up(tokens, segments, self.pad_id)
         out = self.run(self.widen(self.embedding(tokens)), segments, layers, state)
         return out if len(tokens) == n_tokens else {layer: x[:n_tokens] for layer, x in out.items()}

@@ -15,11 +15,14 @@ PooledImplementation = Literal["auto", "split", "chunked"]
 
 def pick_pooled(wanted: PooledImplementation, device: torch.device) -> str:
     """ "split" on CPU and "chunked" elsewhere, unless one is asked for by name."""
-    return wanted if wanted != "auto" else _auto(device.type)
+    if wanted != "auto":
+        return wanted
+    chosen = "split" if device.type == "cpu" else "chunked"
+    if not torch.compiler.is_compiling():
+        _say(device.type, chosen)
+    return chosen
 
 
 @cache
-def _auto(device_type: str) -> str:
-    chosen = "split" if device_type == "cpu" else "chunked"
+def _say(device_type: str, chosen: str) -> None:
     log.debug("global attention on %s: implementation %s", device_type, chosen)
-    return chosen

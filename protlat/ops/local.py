@@ -95,8 +95,9 @@ def _around(blocks: torch.Tensor, n_joined: int) -> torch.Tensor:
 
 def _around_view(blocks: torch.Tensor, n_joined: int) -> torch.Tensor:
     """`_around` as an overlapping view, without copies and for reading only."""
-    n, width, *rest = blocks.shape
-    return blocks.as_strided((n - n_joined + 1, n_joined * width, *rest), blocks.stride(), blocks.storage_offset())
+    width = blocks.shape[1]
+    # (N, ..., n_joined * W), the new axis then moved to its place.
+    return blocks.flatten(0, 1).unfold(0, n_joined * width, width).movedim(-1, 1)
 
 
 def shifted(x: torch.Tensor, offset: int, segments: Segments) -> torch.Tensor:

@@ -218,7 +218,8 @@ class Segments:
         return self.derive(("rounded", multiple), lambda: self._make_rounded(multiple))
 
     def _make_rounded(self, multiple: int) -> RoundedTable:
-        new = torch.tensor([rounded_size(n, multiple) for n in self.lengths])
+        new_lengths = tuple(rounded_size(n, multiple) for n in self.lengths)
+        new = torch.tensor(new_lengths)
         old = torch.tensor(self.lengths)
         starts = F.pad(old.cumsum(0), (1, 0))[:-1]
         new_starts = F.pad(new.cumsum(0), (1, 0))[:-1]
@@ -228,7 +229,7 @@ class Segments:
         rows = starts[owner] + offset.minimum(old[owner] - 1)
         tables = (rows, added.nonzero().flatten(), (~added).nonzero().flatten())
         rows, where, inverse = (t.to(self.device) for t in tables)
-        return RoundedTable(rows, where, inverse, tuple(new.tolist()), not bool(added.any()))
+        return RoundedTable(rows, where, inverse, new_lengths, new_lengths == self.lengths)
 
     def chunks(self, size: int) -> ChunkTable:
         """Every sequence cut into chunks of `size` tokens."""
@@ -245,7 +246,7 @@ class Segments:
         starts = F.pad(lengths.cumsum(0), (1, 0))[:-1]
         index = starts[segment, None] + rows.minimum(lengths[segment, None] - 1)
         inverse = valid.flatten().nonzero().flatten()
-        is_view = bool(valid.all())
+        is_view = all(n % size == 0 for n in self.lengths)
         index, valid, segment, inverse = (t.to(self.device) for t in (index, valid, segment, inverse))
         return ChunkTable(index, valid, segment, inverse, is_view)
 

@@ -40,6 +40,8 @@ class Body(PretrainedModel):
     def __init__(self, config: ModelConfig, alphabet: Alphabet) -> None:
         super().__init__()
         self.config, self.alphabet = config, alphabet
+        # A plain attribute: compilers cannot follow a look at settings that may not be there.
+        self.max_length = config.max_length
         self.build_input()
         self.positions = config.positions.build(config.d_model)
         self.embedding_dropout = nn.Dropout(config.dropout.embedding)
@@ -184,7 +186,7 @@ class Body(PretrainedModel):
 
         The filler could be longer than a table of positions, and it has no row in a state.
         """
-        return self.config.max_length is None and state is None
+        return self.max_length is None and state is None
 
 
 class Transformer(Body):

@@ -188,8 +188,11 @@ def _read_left_halves(
     weights, scale = _weights(q_right + peak)
     weight = (weights @ features.transpose(-1, -2)).sum(-1, keepdim=True)
     if turn is not None:
-        features = turned_rows(_with_half(features, 0, k.shape), turn, chunks).view(len(q), *shape, -1)[:, :, 0]
-        weights = turned_rows(_with_half(weights, 1, q.shape), turn, chunks).view(len(q), *shape, -1)[:, :, 1]
+        features = turned_rows(_with_half(features, 0, k.shape), turn, chunks)
+        weights = turned_rows(_with_half(weights, 1, q.shape), turn, chunks)
+        features, weights = (
+            x.flatten(1, 2).unflatten(1, shape)[:, :, side] for x, side in ((features, 0), (weights, 1))
+        )
     value = (weights @ features.transpose(-1, -2)) @ v_left
     scale = torch.stack([torch.full_like(scale, NOTHING), scale], 2).view(*q.shape[:3], 1)
     return Reading(_with_half(value, 1, v.shape), _with_half(weight, 1, (*q.shape[:3], 1)), scale)

@@ -19,6 +19,7 @@ from protlat.ops.reference.causal import (
     causal_window_attention,
 )
 from protlat.ops.reference.decay import decay_attention, delta_rule
+from protlat.ops.reference.memory import product_key_memory
 
 __all__ = [
     "banded_attention",
@@ -33,6 +34,7 @@ __all__ = [
     "depthwise_conv",
     "efficient_attention",
     "linear_attention",
+    "product_key_memory",
     "rotary_matrix",
     "softmax_attention",
     "token_shift",

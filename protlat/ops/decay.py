@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from protlat.ops.chunk_states import CausalChunks, causal_chunks, from_chunks, to_chunks
 from protlat.ops.decay_scan import faded_sums
+from protlat.ops.decay_weights import weighted
 from protlat.ops.segments import Segments
 
 DEFAULT_CHUNK = 64
@@ -170,21 +171,21 @@ def _attend(
         rows_k = rows_k.masked_fill(chunks.absent, 0)
     decays = _decays(log_decay, chunks)
     wide = decays.after.dtype
-    scores = _product(rows_q, rows_k.transpose(-1, -2)) * _inner_weights(decays, causal, own is None, v.dtype)
+    scores = _product(rows_q, rows_k.transpose(-1, -2))
+    scores = weighted(scores, decays.after, decays.before, causal, own is None)
     out = _product(scores, rows_v)
     total = scores.sum(-1, keepdim=True, dtype=wide) if normaliser else None
     after = None
-    if len(chunks.segment) > len(segments) or start is not None:
-        reach, worth = _edges(decays, causal)
-        far_q, far_k = _spread(rows_q, reach), _spread(rows_k, worth)
+    for reach, worth, backward in _directions(decays, segments, chunks, causal, start is not None):
+        far_q, far_k = rows_q * reach.to(v.dtype), rows_k * worth.to(v.dtype)
         made = _product(far_k.transpose(-1, -2), rows_v)
-        states, values = _pass_on(made, decays, segments, chunks, causal, None if start is None else start.values)
+        states, values = _pass_on(made, decays, segments, chunks, backward, None if start is None else start.values)
         out = torch.baddbmm(out.flatten(0, 1), far_q.flatten(0, 1), states.to(v.dtype).flatten(0, 1)).view_as(out)
         keys = None
         if total is not None:
             before = None if start is None or start.keys is None else start.keys[..., None]
             made = far_k.sum(-2, dtype=wide)[..., None]
-            sums, keys = _pass_on(made, decays, segments, chunks, causal, before)
+            sums, keys = _pass_on(made, decays, segments, chunks, backward, before)
             total = total + torch.matmul(far_q.to(wide), sums)
         if values is not None:
             after = Memory(values, None if keys is None else keys.squeeze(-1))
@@ -211,35 +212,17 @@ def _decays(log_decay: torch.Tensor, chunks: CausalChunks) -> _Decays:
     return _Decays(after, before, after[..., -1].double().expand(-1, len(chunks.segment)))
 
 
-def _inner_weights(decays: _Decays, causal: bool, own: bool, dtype: torch.dtype) -> torch.Tensor:
-    """Decay between the rows of one chunk, (H, N or 1, C, C); zero where a key is not seen."""
-    after, before, _ = decays
-    here = torch.ones(after.shape[-1], after.shape[-1], dtype=torch.bool, device=after.device)
-    forward = after[..., :, None] - after[..., None, :]
-    if causal:
-        return forward.masked_fill(~here.tril(0 if own else -1), -torch.inf).exp().to(dtype)
-    weights = torch.where(here.tril(), forward, before[..., None, :] - before[..., :, None])
-    if not own:
-        weights = weights.masked_fill(torch.eye(len(here), dtype=torch.bool, device=after.device), -torch.inf)
-    return weights.exp().to(dtype)
-
-
-def _edges(decays: _Decays, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decay of each row to the border that states enter by, and to the one that they leave by; (H, N or 1, C, 1 or 2).
-
-    Forward states enter at the chunk's start and leave at its end, backward ones (second column) the other way round.
-    """
-    after, before, _ = decays
-    end = after[..., -1:]
-    reach, worth = after.exp(), (end - after).exp()
-    if causal:
-        return reach[..., None], worth[..., None]
-    return torch.stack((reach, (end - before).exp()), -1), torch.stack((worth, before.exp()), -1)
-
-
-def _spread(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Rows (H, N, C, M) times each of n factors (H, N or 1, C, n), side by side: (H, N, C, n M)."""
-    return (rows[..., None, :] * factors.to(rows.dtype)[..., None]).flatten(-2)
+def _directions(
+    decays: _Decays, segments: Segments, chunks: CausalChunks, causal: bool, with_state: bool
+) -> list[tuple[torch.Tensor, torch.Tensor, bool]]:
+    """Ways that states take from chunk to chunk: decay of each row to the border that they enter by, decay to the one
+    that they leave by, (H, N or 1, C, 1) each, and whether they go backward; none where every sequence is one chunk."""
+    if len(chunks.segment) == len(segments) and not with_state:
+        return []
+    after, before = decays.after[..., None], decays.before[..., None]
+    end = after[..., -1:, :]
+    forward = (after.exp(), (end - after).exp(), False)
+    return [forward] if causal else [forward, ((end - before).exp(), before.exp(), True)]
 
 
 def _pass_on(
@@ -247,19 +230,16 @@ def _pass_on(
     decays: _Decays,
     segments: Segments,
     chunks: CausalChunks,
-    causal: bool,
+    backward: bool,
     start: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """States (H, N, n M, D) that enter each chunk, from those that chunks make; with `start`, those (S, H, M, D) after all."""
+    """States (H, N, M, D) that enter each chunk, from those that chunks make; with `start`, those (S, H, M, D) after all."""
     shape, whole = made.shape, decays.whole
-    wide = decays.after.dtype
-    flat = made.to(wide).flatten(2)
     fresh, first, last = _borders(segments, chunks)
     if start is None:
-        halves = (flat,) if causal else flat.tensor_split(2, dim=-1)
-        sums = [faded_sums(half, whole, fresh, backward=bool(n)) for n, half in enumerate(halves)]
-        return (sums[0] if causal else torch.cat(sums, -1)).view(shape), None
-    begin = start.to(wide).transpose(0, 1).flatten(2)
+        return faded_sums(made.flatten(2), whole, fresh, backward).view(shape), None
+    wide = decays.after.dtype
+    flat, begin = made.to(wide).flatten(2), start.to(wide).transpose(0, 1).flatten(2)
     fades = whole.exp().to(wide)[..., None]
     seen = faded_sums(flat.index_add(1, first, begin * fades[:, first]), whole, fresh).index_add(1, first, begin)
     after = torch.addcmul(flat[:, last], seen[:, last], fades[:, last])

@@ -14,7 +14,7 @@ def faded_sums(x: torch.Tensor, fade: torch.Tensor, fresh: torch.Tensor, backwar
 
     Parameters
     ----------
-    x : torch.Tensor, shape (H, N, X), float32 or float64
+    x : torch.Tensor, shape (H, N, X)
         State that each chunk makes.
     fade : torch.Tensor, shape (H, N), float64
         Logarithm, at most 0, of what a whole chunk leaves of the states that pass it.
@@ -31,8 +31,9 @@ def faded_sums(x: torch.Tensor, fade: torch.Tensor, fresh: torch.Tensor, backwar
     Notes
     -----
     A product with a triangular matrix for every 32 chunks, then the same once more over the sums of those groups:
-    O(32 H N X) time, depth log N, and the number and lengths of the sequences do not matter. Sums of `fade` are taken in
-    float64, since those of chunks in other sequences cancel. The backward direction is the transposed product.
+    O(32 H N X) time, depth log N, and the number and lengths of the sequences do not matter. Products add up in float32
+    and sums of groups are float32; a bfloat16 `x` is rounded once per level, not once per chunk. Sums of `fade` are
+    taken in float64, since those of chunks in other sequences cancel. Backward is the transposed product.
     """
     return _faded(x, fade, fresh, True, backward)
 
@@ -51,15 +52,19 @@ def _faded(x: torch.Tensor, fade: torch.Tensor, fresh: torch.Tensor, closed: boo
     borders = fresh.view(n_groups, size).cumsum(-1)
     reads = borders if closed else borders - fresh.view(n_groups, size).long()
     seen = (reads[:, :, None] == borders[:, None, :]).tril(-1)
-    weights = (before[..., :, None] - after[..., None, :]).masked_fill(~seen, -torch.inf).exp().to(x.dtype)
-    out = torch.matmul(weights.transpose(-1, -2) if backward else weights, groups)
-    if n_groups > 1:
-        last = borders[:, -1:]
-        # How much of a state reaches the end of its group, and how much of one that enters reaches an element.
-        leaving = (after[..., -1:] - after).exp() * (borders == last)
-        entering = before.exp() * (reads == 0)
-        gives, takes = (entering, leaving) if backward else (leaving, entering)
-        sums = torch.matmul(gives.to(x.dtype)[..., None, :], groups).squeeze(-2)
-        carried = _faded(sums, after[..., -1], last.squeeze(-1) > 0, False, backward)
-        out = torch.addcmul(out, takes.to(x.dtype)[..., None], carried[..., None, :])
+    weights = (before[..., :, None] - after[..., None, :]).masked_fill(~seen, -torch.inf).exp()
+    weights = weights.transpose(-1, -2) if backward else weights
+    if n_groups == 1:
+        return torch.matmul(weights.to(x.dtype), groups).flatten(1, 2)
+    last = borders[:, -1:]
+    # How much of a state reaches the end of its group, and how much of one that enters reaches an element.
+    leaving = (after[..., -1:] - after).exp() * (borders == last)
+    entering = before.exp() * (reads == 0)
+    gives, takes = (entering, leaving) if backward else (leaving, entering)
+    # The group's own sum is one more row of the product.
+    product = torch.matmul(torch.cat([weights, gives[..., None, :]], -2).to(x.dtype), groups)
+    inner, sums = product.split((size, 1), -2)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    carried = _faded(sums.squeeze(-2).to(wide), after[..., -1], last.squeeze(-1) > 0, False, backward)
+    out = torch.addcmul(inner, takes.to(x.dtype)[..., None], carried.to(x.dtype)[..., None, :])
     return out.flatten(1, 2)[:, :n]

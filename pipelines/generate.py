@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -103,7 +104,7 @@ def run(config: GenerateConfig) -> dict[str, Any]:
     names = [name for name, _ in named]
     prompts = [encode_prompt(text, alphabet) for _, text in named]
     model = CausalLM.from_pretrained(folder, device, dtype)
-    counts: Counter[str] = Counter()
+    counts = _Counts()
     started_s = time.monotonic()
     total = len(prompts) * config.generation.num_samples
     with ExitStack() as stack:
@@ -116,33 +117,42 @@ def run(config: GenerateConfig) -> dict[str, Any]:
         writer = Writer(handle, out_format, alphabet, names, config.generation.num_samples, total)
         for one in generate_stream(model, prompts, config.generation, line.advance):
             writer.write(one)
-            _count(counts, one)
+            counts.add(one)
         handle.flush()
     elapsed_s = max(time.monotonic() - started_s, 1e-9)
     return _account(config, counts, len(prompts), sum(map(len, prompts)), elapsed_s, model_name(folder))
 
 
-def _count(counts: Counter[str], one: Generated) -> None:
-    counts["sequences"] += 1
-    counts["tokens"] += len(one.tokens)
-    counts["nats"] -= one.log_likelihood  # type: ignore[assignment]  # a sum of floats
-    counts[one.stopped_by] += 1
+@dataclass
+class _Counts:
+    """What is gathered while sequences pass by."""
+
+    sequences: int = 0
+    tokens: int = 0
+    log_likelihood: float = 0.0
+    stopped_by: Counter[str] = field(default_factory=Counter)
+
+    def add(self, one: Generated) -> None:
+        self.sequences += 1
+        self.tokens += len(one.tokens)
+        self.log_likelihood += one.log_likelihood
+        self.stopped_by[one.stopped_by] += 1
 
 
 def _account(
-    config: GenerateConfig, counts: Counter[str], n_prompts: int, n_prompt_tokens: int, elapsed_s: float, name: str
+    config: GenerateConfig, counts: _Counts, n_prompts: int, n_prompt_tokens: int, elapsed_s: float, name: str
 ) -> dict[str, Any]:
     return {
         "model": name,
         "prompts": n_prompts,
         "tokens of prompts": n_prompt_tokens,
-        "sequences written": counts["sequences"],
-        "tokens generated": counts["tokens"],
-        "ended by the model": counts["eos"],
-        "ended by a stop text": counts["stop"],
-        "ended by max_new_tokens": counts["length"],
-        "mean loss of a token": f"{counts['nats'] / max(counts['tokens'], 1):.3f} nats",
-        "tokens/s": round(counts["tokens"] / elapsed_s),
+        "sequences written": counts.sequences,
+        "tokens generated": counts.tokens,
+        "ended by the model": counts.stopped_by["eos"],
+        "ended by a stop text": counts.stopped_by["stop"],
+        "ended by max_new_tokens": counts.stopped_by["length"],
+        "mean loss of a token": f"{-counts.log_likelihood / max(counts.tokens, 1):.3f} nats",
+        "tokens/s": round(counts.tokens / elapsed_s),
         "time computing": format_seconds(elapsed_s),
         "peak memory": format_bytes(peak_memory_bytes()),
         "written": "standard output" if config.output == "-" else config.output,

@@ -116,7 +116,7 @@ class Sampler:
         ----------
         Fan et al. 2018 (top-k); Holtzman et al. 2020, equation 2 (top-p, over what top-k has left).
         """
-        ranked, order = chances.sort(1, descending=True, stable=True)
+        ranked, order = torch.sort(chances, dim=1, descending=True, stable=True)
         if self.config.top_k is not None:
             ranked[:, self.config.top_k :] = 0
         if self.config.top_p < 1:

@@ -102,7 +102,8 @@ class ModelConfig(Config):
                     f"gate.output there, or give the layer global heads"
                 )
             check_forget_gate(groups, self.gate, layer)
-            for group in groups:
+            axial = () if self.axial_block is None else (self.axial_group_of(layer),)
+            for group in (*groups, *axial):
                 if self.causal and group.why_not_causal is not None:
                     raise ValueError(f"{group.kind} heads cannot be causal: {group.why_not_causal}")
                 group.check(self.causal)

@@ -77,8 +77,8 @@ def decay_attention(
     out, state = scan(q, k, v, log_decay, start)
     if not causal:
         turn = _reversed_rows(segments)
-        back, _ = scan(*(x.index_select(0, turn) for x in (q, k, v, log_decay)), None)
-        out = out + back.index_select(0, turn)
+        back, _ = scan(q[turn], k[turn], v[turn], log_decay[turn], None)
+        out = out + back[turn]
     if own is not None or not causal:
         # Each direction counts a token's own weight q_i . k_i once.
         score = (q.float() * k.float()).sum(-1)

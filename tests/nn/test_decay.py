@@ -149,6 +149,9 @@ def test_unit_length() -> None:
     unit = unit_length(x)
     torch.testing.assert_close(unit, torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
     assert torch.autograd.grad(unit.sum(), x)[0].isfinite().all()
+    x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(unit_length, x)
+    assert torch.autograd.gradcheck(lambda x: unit_length(x) * x.square().sum(), x)
 
 
 @pytest.mark.parametrize("causal", [False, True])

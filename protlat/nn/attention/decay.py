@@ -98,11 +98,12 @@ class DecayAttention(nn.Module):
         if self.implementation == "fla":
             return fla.decay_attention(q, k, v, log_decay.expand(len(q), -1), segments, self.causal, own)[0]
         if self.implementation == "reference":
-            owns = [None] * len(segments) if own is None else own.split(segments.lengths)
+            lengths = list(segments.lengths)
+            owns = [None] * len(lengths) if own is None else own.split(lengths)
             decays = log_decay.to(v.dtype).expand(len(q), -1)
-            parts = zip(*(x.split(segments.lengths) for x in (q, k, v, decays)), owns, strict=True)
+            parts = zip(q.split(lengths), k.split(lengths), v.split(lengths), decays.split(lengths), owns, strict=True)
             return torch.cat(
-                [reference.decay_attention(*part, self.causal, mine, self.normaliser) for *part, mine in parts]
+                [reference.decay_attention(a, b, c, g, self.causal, own, self.normaliser) for a, b, c, g, own in parts]
             )
         return decay_attention(q, k, v, log_decay, segments, self.causal, own, self.normaliser, self.chunk)
 

@@ -47,13 +47,14 @@ class DeltaAttention(nn.Module):
         state: RecurrentState | None = None,
     ) -> torch.Tensor:
         assert extra is not None
-        q, k = unit_length(q), unit_length(k)
         wide = torch.promote_types(v.dtype, torch.float32)
+        # In low precision a key could come out longer than one, and full shares of it would let the state grow.
+        q, k = unit_length(q.to(wide)), unit_length(k.to(wide))
         beta = self.greatest_share * extra[..., 0].to(wide).sigmoid()
         log_decay = None if self.rates is None else self.rates(extra[..., 1], v)
         start = None if state is None else state.get("values")
         if self.implementation == "fla":
-            out, after = fla.delta_rule(q, k, v, beta, log_decay, segments, start)
+            out, after = fla.delta_rule(q.to(v.dtype), k.to(v.dtype), v, beta, log_decay, segments, start)
         elif self.implementation == "reference":
             out, after = self._plain(q, k, v, beta, log_decay, segments, start)
         else:

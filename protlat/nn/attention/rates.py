@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -85,8 +85,26 @@ class HalfLives(AttentionConfig):
             )
 
 
+class _UnitLength(torch.autograd.Function):
+    """Three passes backward, where the derivatives of a norm, a quotient and a product take eight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        inverse = torch.where(length > 0, length.to(wide).reciprocal(), 0).to(x.dtype)
+        out = x * inverse
+        ctx.save_for_backward(out, inverse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        out, inverse = ctx.saved_tensors
+        wide = torch.promote_types(out.dtype, torch.float32)
+        along = (out * gradient).sum(-1, keepdim=True, dtype=wide).to(out.dtype)
+        return torch.addcmul(gradient, out, along, value=-1) * inverse
+
+
 def unit_length(x: torch.Tensor) -> torch.Tensor:
-    """x / |x| over the last dimension, the length in float32 at least; zeros stay zero."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
-    return x * length.clamp_min(1e-12).reciprocal().to(x.dtype)
+    """x / |x| over the last dimension; zeros stay zero, without a gradient."""
+    return _UnitLength.apply(x)

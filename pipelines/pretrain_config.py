@@ -70,6 +70,9 @@ class PretrainConfig(Config):
             raise ValueError(
                 "masking: a causal model predicts the next token and hides none; leave masking out, or set model.causal=false"
             )
+        kinds = {self.model.feed_forward_of(layer).kind for layer in range(self.model.n_layers)}
+        if self.optim.product_key_lr is not None and "product_key" not in kinds:
+            raise ValueError("optim.product_key_lr: the model has no product_key feed-forward; leave it null")
         if self.batching.long != "carry":
             return self
         if not self.model.causal:
@@ -86,17 +89,13 @@ class PretrainConfig(Config):
 
     @property
     def crop_length(self) -> int:
-        """Most tokens of one sequence at a time: what a batch holds, and what learned positions reach to."""
-        positions = self.model.positions
-        reach = positions.max_length if positions.kind == "learned" else self.batching.crop_length
-        return min(reach, self.batching.crop_length)
+        """Most tokens of one sequence at a time: what a batch holds, and what a table of positions reaches to."""
+        return min(self.model.max_length or self.batching.crop_length, self.batching.crop_length)
 
     @property
     def longest_pass(self) -> int:
         """Most tokens of one pass of an evaluation, where no state is passed."""
-        positions = self.model.positions
-        reach = positions.max_length if positions.kind == "learned" else self.evaluation.longest_pass
-        return min(reach, self.evaluation.longest_pass)
+        return min(self.model.max_length or self.evaluation.longest_pass, self.evaluation.longest_pass)
 
     @property
     def passes_state(self) -> bool:

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 def max_tokens(config: ModelConfig) -> int | None:
     """Longest sequence, <cls> and <eos> included, that a model can read; None: any."""
-    return config.positions.max_length if config.positions.kind == "learned" else None
+    return config.max_length
 
 
 def require_readable(config: ModelConfig, longest: int, name: str) -> None:
@@ -31,13 +31,13 @@ def require_readable(config: ModelConfig, longest: int, name: str) -> None:
     Raises
     ------
     SequenceError
-        It does not fit the model's learned positions.
+        It does not fit the model's table of positions.
     """
     limit = max_tokens(config)
     if limit is not None and longest + 2 > limit:
         raise SequenceError(
-            f"sequence {name!r} has {longest:,} residues, but this model has learned positions for at most {limit - 2:,}; "
-            "embed takes --long window, cut or skip"
+            f"sequence {name!r} has {longest:,} residues, but this model has {config.positions.kind} positions for at most "
+            f"{limit - 2:,}; embed takes --long window, cut or skip"
         )
 
 

@@ -198,7 +198,7 @@ class Loop:
         engine, process = parts.engine, parts.process
         lr = self.settings.lr * self.settings.schedule.factor(self.done(n_tokens))
         for param_group in engine.optimizer.param_groups:
-            param_group["lr"] = lr
+            param_group["lr"] = lr * param_group.get("lr_ratio", 1.0)
         # DeepSpeed averages over batches and ranks; scaled like this, that average is the mean over the step's
         # predictions, however they are dealt.
         scale = self._group / max(n_predicted, 1.0)

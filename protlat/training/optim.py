@@ -10,6 +10,8 @@ from pydantic import Field
 from torch import nn
 
 from protlat.config import Config
+from protlat.errors import ConfigError
+from protlat.nn.product_key import ProductKeyMemory
 
 
 class OptimConfig(Config):
@@ -23,6 +25,9 @@ class OptimConfig(Config):
     """Added to the root of the mean square gradient."""
     weight_decay: float = Field(0.01, ge=0)
     """Share of a weight taken off per unit of learning rate; norms, biases and embeddings are spared."""
+    product_key_lr: float | None = Field(None, gt=0)
+    """Highest learning rate of the values of product-key memories, of which every token moves few; the paper that
+    introduced them and the reference transformer take 1e-2. null: lr."""
 
 
 class ScheduleConfig(Config):
@@ -58,23 +63,42 @@ class ScheduleConfig(Config):
         return 1 - (1 - self.final) * done
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups for an optimiser: matrices, which decay, and everything else, which does not.
+def parameter_groups(
+    model: nn.Module, weight_decay: float, product_key_lr_ratio: float | None = None
+) -> list[dict[str, Any]]:
+    """Groups for an optimiser: matrices, which decay, everything else, which does not, and values with a rate of theirs.
 
     Spared are biases, norm scales and every other vector, and the weights of embeddings (also where the output
-    layer shares them): shrinking those moves the scale that the norms then restore.
+    layer shares them): shrinking those moves the scale that the norms then restore. With `product_key_lr_ratio`, the
+    values of product-key memories are a group of their own; the engine multiplies its rate by the group's `lr_ratio`.
+
+    Raises
+    ------
+    ConfigError
+        A ratio for a model without product-key memories.
     """
+    memories = [module.values.weight for module in model.modules() if isinstance(module, ProductKeyMemory)]
+    if product_key_lr_ratio is not None and not memories:
+        raise ConfigError("optim.product_key_lr: this model has no product_key feed-forward; leave it null")
+    apart = {id(value) for value in memories} if product_key_lr_ratio is not None else set()
     spared = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for parameter in model.parameters():
-        if parameter.requires_grad:
+        if parameter.requires_grad and id(parameter) not in apart:
             (plain if parameter.ndim < 2 or id(parameter) in spared else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    if product_key_lr_ratio is not None:
+        trained = [value for value in memories if value.requires_grad]
+        groups.append({"params": trained, "weight_decay": 0.0, "lr_ratio": product_key_lr_ratio})
     return [group for group in groups if group["params"]]
 
 
 def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     """torch's AdamW over `parameter_groups`; the engine sets the rate before every step."""
-    groups = parameter_groups(model, config.weight_decay)
+    ratio = None if config.product_key_lr is None else config.product_key_lr / config.lr
+    groups = parameter_groups(model, config.weight_decay, ratio)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from protlat.errors import ConfigError
+from protlat.nn.product_key import ProductKeyMemory
 from protlat.training.optim import OptimConfig, ScheduleConfig, make_optimizer, parameter_groups
 
 
@@ -52,3 +54,19 @@ def test_only_matrices_outside_embeddings_decay() -> None:
     optimizer = make_optimizer(model, OptimConfig(lr=0.5))
     assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.defaults["betas"] == (0.9, 0.98)
+
+
+def test_values_of_a_product_key_memory_have_a_rate_of_their_own() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), ProductKeyMemory(8, 2, 4, 2, 4))
+    optimizer = make_optimizer(model, OptimConfig(lr=1e-3, product_key_lr=1e-2))
+    [group] = [group for group in optimizer.param_groups if "lr_ratio" in group]
+    assert group["lr_ratio"] == pytest.approx(10)
+    assert [id(p) for p in group["params"]] == [id(model[1].values.weight)]
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
+    together = make_optimizer(model, OptimConfig(lr=1e-3))
+    assert all("lr_ratio" not in group for group in together.param_groups)
+
+
+def test_a_rate_for_values_that_are_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no product_key feed-forward"):
+        make_optimizer(nn.Linear(2, 2), OptimConfig(product_key_lr=1e-2))

@@ -1,8 +1,8 @@
 """Banded attention with learned convolutions over the scores: time and memory linear in length.
 
-Blocks of W queries stand against the W + 2 R keys around them, as in window attention. A convolution over the offset
-j - i of one query is a convolution along the keys of its row, so the scores are convolved where the product leaves
-them: laying them out as a band of 2 r + 1 columns first costs two more passes over memory than it saves.
+Blocks of W queries stand against the W + 2 R keys around them, as in window attention. The 2 R + 1 scores of each query
+are then laid out as a band, so that the end of a row is the edge of the mask, and only queries near an end of their
+sequence need a mask beside it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from protlat.ops.band_layout import from_band, to_band
 from protlat.ops.offset_convolution import convolve_offsets
 from protlat.ops.segments import Segments
 
@@ -64,14 +65,14 @@ class BandSettings:
 
 
 class _Masks(NamedTuple):
-    """Masks of a slab of blocks, broadcast over heads: (n or 1, W, C); `count` (n or 1, W, 1)."""
+    """Masks of some queries, broadcast over heads: (n or 1, W or 1, B); None: nothing to hide."""
 
-    inner: torch.Tensor
-    """1 inside the band, 0 elsewhere: before every convolution."""
-    outer: torch.Tensor
+    inner: torch.Tensor | None
+    """Before every convolution: 1 inside the radius and the sequence, 0 elsewhere."""
+    outer: torch.Tensor | None
     """After the last one: 0 and -inf for a softmax, else 1 and 0."""
     count: torch.Tensor
-    """Keys that a query sees after the last convolution, float32 or wider."""
+    """Keys that a query sees after the last convolution, (..., 1), float32 or wider."""
 
 
 def banded_attention(
@@ -113,9 +114,11 @@ def banded_attention(
     q_slabs, k_slabs, v_slabs = (x.split(slab, 1) for x in (q, k, v))
     out = []
     for number, queries in enumerate(q_slabs):
-        masks = _block_masks(segments, settings, taps, width, (left, right), number * slab, queries)
-        keys, values = (_around(slabs, number, left, right) for slabs in (k_slabs, v_slabs))
-        out.append(_attend(queries, keys, values, taps, masks, settings))
+        masks = _block_masks(segments, settings, (left, right), width, number * slab, queries)
+        keys, values = (_around(slabs, number, left, right).flatten(0, 1) for slabs in (k_slabs, v_slabs))
+        scores = torch.bmm(queries.flatten(0, 1), keys.transpose(1, 2)).unflatten(0, queries.shape[:2])
+        weights = from_band(_weights(to_band(scores), taps, masks, settings))
+        out.append(torch.bmm(weights.flatten(0, 1), values).unflatten(0, queries.shape[:2]))
     whole = out[0] if len(out) == 1 else torch.cat(out, 1)
     return whole.permute(1, 2, 0, 3).reshape(n_blocks * width, n_heads, head_dim)[:n_tokens]
 
@@ -150,34 +153,24 @@ def banded_step(
     offset = torch.arange(-reach, 1, device=q.device)
     there = (-offset <= n_before[:, None])[:, None]
     masks = _masks(there & (-offset <= settings.radius), there, settings, q.dtype)
-    # Each sequence is a block of one query: (H, S, 1, D) against (H, S, R + 1, D)
-    queries = q.transpose(0, 1).unsqueeze(2)
-    keys, values = (x.permute(2, 0, 1, 3) for x in (keys, values))
-    return _attend(queries, keys, values, taps, masks, settings).squeeze(2).transpose(0, 1)
+    scores = torch.einsum("shd,sjhd->hsj", q, keys).unsqueeze(2)
+    weights = _weights(scores, taps, masks, settings).squeeze(2)
+    return torch.einsum("hsj,sjhd->shd", weights, values)
 
 
-def _attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, taps: torch.Tensor, masks: _Masks, settings: BandSettings
-) -> torch.Tensor:
-    """q (H, N, W, D), k and v (H, N, C, D) -> (H, N, W, D)."""
-    shape = (*q.shape[:3], k.shape[2])
-    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-    scores = torch.bmm(q, k.transpose(1, 2)).view(shape)
+def _weights(scores: torch.Tensor, taps: torch.Tensor, masks: _Masks, settings: BandSettings) -> torch.Tensor:
+    """Rounds of mask and convolution, then the normalisation: scores (H, N, W, B), which may be overwritten."""
     for number, kernel in enumerate(taps):
-        # By product, not by masked_fill, which is five times slower on CPU; in place where nobody keeps the scores.
-        masked = scores * masks.inner if number else scores.mul_(masks.inner)
-        scores = convolve_offsets(masked, kernel)
+        if masks.inner is not None:
+            # By product, not by masked_fill, which is five times slower on CPU; in place where nobody keeps the scores.
+            scores = scores * masks.inner if number else scores.mul_(masks.inner)
+        scores = convolve_offsets(scores, kernel)
         if settings.activation != "none" and number < len(taps) - 1:
             scores = ACTIVATIONS[settings.activation](scores)
-    weights = _normalised(scores, masks, settings.normalise)
-    return torch.bmm(weights.flatten(0, 1), v).unflatten(0, shape[:2])
-
-
-def _normalised(scores: torch.Tensor, masks: _Masks, normalise: Normalisation) -> torch.Tensor:
-    if normalise == "softmax":
-        return scores.add_(masks.outer).softmax(-1)
-    scores = scores.mul_(masks.outer)
-    if normalise == "none":
+    if settings.normalise == "softmax":
+        return (scores if masks.outer is None else scores.add_(masks.outer)).softmax(-1)
+    scores = scores if masks.outer is None else scores.mul_(masks.outer)
+    if settings.normalise == "none":
         return scores
     length = torch.linalg.vector_norm(scores, dim=-1, keepdim=True, dtype=masks.count.dtype)
     return scores * torch.rsqrt(length.square() + _RMS_EPS * masks.count).to(scores.dtype)
@@ -195,51 +188,41 @@ def _around(slabs: tuple[torch.Tensor, ...], number: int, left: int, right: int)
 
 
 def _block_masks(
-    segments: Segments,
-    settings: BandSettings,
-    taps: torch.Tensor,
-    width: int,
-    reach: tuple[int, int],
-    first: int,
-    queries: torch.Tensor,
+    segments: Segments, settings: BandSettings, reach: tuple[int, int], width: int, first: int, queries: torch.Tensor
 ) -> _Masks:
-    """Masks of the blocks of `queries`, of which the first is block `first` of the batch."""
+    """Masks of the blocks of `queries` (H, n, W, D), of which the first is block `first` of the batch."""
     n_blocks, dtype = queries.shape[1], queries.dtype
     left, right = reach
-    start, stop = first * width - left, (first + n_blocks) * width + right
-    offset = torch.arange(-left, width + right, device=segments.device) - torch.arange(
-        width, device=segments.device
-    ).unsqueeze(1)
+    start, stop = first * width, (first + n_blocks) * width
+    offset = torch.arange(-left, right + 1, device=segments.device)
+    inner = offset.abs() <= settings.radius
 
-    def make(same: torch.Tensor) -> _Masks:
-        allowed = same & (offset >= -left) & (offset <= right)
-        return _masks(allowed & (offset.abs() <= settings.radius), allowed, settings, dtype)
+    if _inside_one_sequence(segments, start - left, stop + right):
+        everything = torch.ones_like(inner)
+        return segments.derive(("banded", settings, reach, dtype), lambda: _masks(inner, everything, settings, dtype))
 
-    if _inside_one_sequence(segments, start, stop):
-        # One mask serves all blocks well inside a sequence: a long one needs no T x C entries.
-        everything = offset.new_ones(1, 1, 1, dtype=torch.bool)
-        return segments.derive(("band", settings, taps.shape[-1], dtype), lambda: make(everything))
-
-    def make_slab() -> _Masks:
-        # Rows before the batch and rows behind it have numbers of their own; the latter see each other, so that no
-        # row is empty.
-        owner = F.pad(segments.ids[max(start, 0) : stop].int(), (max(-start, 0), 0), value=-2)
-        owner = F.pad(owner, (0, stop - start - len(owner)), value=-1)
-        keys = owner.unfold(0, left + width + right, width)
-        return make(keys[:, None, :] == keys[:, left : left + width, None])
+    def make() -> _Masks:
+        rows = segments.rows[start:stop]
+        last = torch.tensor(segments.lengths, device=segments.device)[segments.ids[start:stop]] - 1
+        # Rows behind the batch see themselves, so that no row is empty.
+        before, after = (F.pad(x, (0, stop - start - len(x))).view(-1, width, 1) for x in (rows, last - rows))
+        there = (offset >= -before) & (offset <= after)
+        return _masks(there & inner, there, settings, dtype)
 
     if segments.n_tokens > _MAX_TOKENS_WITH_KEPT_MASK:
-        return make_slab()
-    return segments.derive(("band", settings, taps.shape[-1], dtype, first, n_blocks), make_slab)
+        return make()
+    return segments.derive(("banded", settings, reach, dtype, first, n_blocks), make)
 
 
 def _masks(inner: torch.Tensor, outer: torch.Tensor, settings: BandSettings, dtype: torch.dtype) -> _Masks:
+    """`outer` is all True where no query is near an end of its sequence; masks that hide nothing are left out."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     count = outer.sum(-1, keepdim=True).to(wide)
+    inside = outer.dim() == 1
     after = outer.to(dtype)
     if settings.normalise == "softmax":
         after = torch.zeros_like(after).masked_fill_(~outer, -torch.inf)
-    return _Masks(inner.to(dtype), after, count)
+    return _Masks(None if inside and settings.remask_output else inner.to(dtype), None if inside else after, count)
 
 
 def _inside_one_sequence(segments: Segments, start: int, stop: int) -> bool:

@@ -53,7 +53,7 @@ def plain_core(
         return reference.banded_attention(
             turned(q), turned(k), v, core.taps.expand(-1, group.n_heads, -1), group.radius,
             normalise=group.normalise, activation=ACTIVATIONS.get(group.activation), scale=group.scale,
-            remask_output=group.remask_output,
+            remask_output=group.remask_output, causal=config.causal,
         )  # fmt: skip
     return reference.softmax_attention(turned(q), turned(k), v)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from protlat.data.shards import SplitInfo, token_batches
 from protlat.reporting import progress
 
 # Proteins: 20^5 words against some hundred residues, so that chance gives well under 1 %.
-PROTEIN_K, DOCUMENT_K = 5, 12
+# Documents: shorter words than these recur in any two books of a language, and a long book holds a tenth of all codes.
+PROTEIN_K, DOCUMENT_K = 5, 32
 NEAR_CONTAINMENT = 0.17  # 70 % identity, 0.7^5
-_LEVELS = (0.7, 0.8, 0.9, 0.99)
+NEAR_DOCUMENT = 0.5
+_LEVELS = {PROTEIN_K: (0.7, 0.8, 0.9, 0.99), DOCUMENT_K: (0.25, 0.5, 0.75, 0.95)}
 _CODE_BITS = 25
 _QUERY_KMERS = 100_000
 _MIN_KMERS = 5
@@ -38,7 +41,8 @@ def leak_report(output: Path, splits: dict[str, SplitInfo], alphabet: Alphabet, 
     -------
     dict
         Method, what was compared, and for each split ``share_near``, ``n_near``, ``n_compared``, ``n_too_short`` and a
-        histogram of the identity with the nearest train sequence that the shared k-mers suggest.
+        histogram: for proteins of the identity with the nearest train sequence that the shared k-mers suggest, for
+        documents of the share itself.
 
     Notes
     -----
@@ -51,7 +55,8 @@ def leak_report(output: Path, splits: dict[str, SplitInfo], alphabet: Alphabet, 
     words = {name: _sampled_words(output, splits[name], k, n_sample) for name in ("valid", "test") if name in splits}
     # Keep a fixed part of all words, chosen by their code, in queries and train alike: a power of two, for speed.
     bits = max((len(codes) // _QUERY_KMERS).bit_length() for codes, _, _ in words.values())
-    queries = {name: _Queries(*found, k, bits) for name, found in words.items()}
+    near = NEAR_CONTAINMENT if k == PROTEIN_K else NEAR_DOCUMENT
+    queries = {name: _Queries(*found, k, bits, near) for name, found in words.items()}
     n_train = 0
     with progress("compare splits", float(min(splits["train"].n_tokens, _TRAIN_TOKENS)), "tokens") as line:
         for values, offsets, lengths in token_batches(output, splits["train"]):
@@ -63,7 +68,7 @@ def leak_report(output: Path, splits: dict[str, SplitInfo], alphabet: Alphabet, 
     whole = n_train >= splits["train"].n_tokens
     unit = "residue" if k == PROTEIN_K else "token"
     return {
-        "method": f"at least {100 * NEAR_CONTAINMENT:.0f} % of its {k}-{unit} words in one train sequence"
+        "method": f"at least {100 * near:.0f} % of its {k}-{unit} words in one train sequence"
         + (", about 70 % identity" if k == PROTEIN_K else ""),
         "k": k,
         "n_train_tokens_compared": n_train,
@@ -129,8 +134,8 @@ def _compare(
 class _Queries:
     """Sampled sequences of one split and the nearest train sequence seen so far."""
 
-    def __init__(self, codes: np.ndarray, owners: np.ndarray, n_sequences: int, k: int, bits: int) -> None:
-        self.k, self.bits = k, bits
+    def __init__(self, codes: np.ndarray, owners: np.ndarray, n_sequences: int, k: int, bits: int, near: float) -> None:
+        self.k, self.bits, self.near = k, bits, near
         kept = _is_chosen(codes, bits)
         codes, owners = codes[kept], owners[kept]
         order = np.argsort(codes, kind="stable")
@@ -155,17 +160,21 @@ class _Queries:
         """What the manifest keeps of the comparison."""
         enough = self._n_words >= _MIN_KMERS
         best = self._best[enough]
-        n_near = int(np.count_nonzero(best >= NEAR_CONTAINMENT))
-        bounds = np.searchsorted(_LEVELS, best ** (1 / self.k), side="right")
-        counts = np.bincount(bounds, minlength=len(_LEVELS) + 1).tolist()
-        labels = ("below 70 %", "70 to 80 %", "80 to 90 %", "90 to 99 %", "99 % and more")
+        n_near = int(np.count_nonzero(best >= self.near))
+        levels = _LEVELS[self.k]
+        bounds = np.searchsorted(levels, best ** (1 / self.k) if self.k == PROTEIN_K else best, side="right")
+        counts = np.bincount(bounds, minlength=len(levels) + 1).tolist()
+        percent = [f"{100 * level:.0f}" for level in levels]
+        between = [f"{low} to {high} %" for low, high in itertools.pairwise(percent)]
+        labels = (f"below {percent[0]} %", *between, f"{percent[-1]} % and more")
+        what = "nearest_identity_histogram" if self.k == PROTEIN_K else "nearest_share_histogram"
         return {
             "share_near": round(n_near / len(best), 4) if len(best) else None,
             "n_near": n_near,
             "n_compared": len(best),
             "n_too_short": int(np.count_nonzero(~enough)),
             "part_of_words": f"1/{1 << self.bits}",
-            "nearest_identity_histogram": [[label, count] for label, count in zip(labels, counts, strict=True)],
+            what: [[label, count] for label, count in zip(labels, counts, strict=True)],
         }
 
 

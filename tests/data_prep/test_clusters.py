@@ -198,3 +198,36 @@ def test_buckets_on_disk_leave_no_file_open(tmp_path: Path) -> None:
     assert [table.column("x").to_pylist() for table in spill.tables()] == [[0], [1], [2], [3]]
     assert len(sinks) == 4
     assert all(sink.closed for sink in sinks)
+
+
+def test_two_books_of_one_language_are_not_near_but_a_copy_is(tmp_path: Path) -> None:
+    """Frequent words recur in any two texts; most of the sentences of one book stand in another only when it is a copy."""
+    generator = np.random.default_rng(0)
+    words = [
+        "the",
+        "of",
+        "and",
+        "a",
+        "letter",
+        "captain",
+        "whale",
+        "river",
+        "morning",
+        "said",
+        "upon",
+        "house",
+        "never",
+    ]
+
+    def book(n: int) -> str:
+        return " ".join(words[int(i)] for i in generator.integers(len(words), size=n))
+
+    one, other = book(4000), book(4000)
+    for name, text in (("train", one), ("other-valid", other), ("copy-valid", one[:9000] + other[:6000])):
+        (tmp_path / f"{name}.txt").write_text(text)
+    for name, near in (("other", 0), ("copy", 1)):
+        manifest = prep(tmp_path / name, tmp_path / "train.txt", valid=[str(tmp_path / f"{name}-valid.txt")])
+        assert manifest.leaks is not None
+        leak = manifest.leaks["splits"]["valid"]
+        assert leak["n_near"] == near
+        assert "nearest_share_histogram" in leak

@@ -33,7 +33,7 @@ def _view(blocks: torch.Tensor) -> torch.Tensor:
     height, n_columns = blocks.shape[-2:]
     blocks = blocks.contiguous()
     strides = (*blocks.stride()[:-2], n_columns + 1, 1)
-    return blocks.as_strided((*blocks.shape[:-1], n_columns - height + 1), strides, blocks.storage_offset())
+    return blocks.as_strided((*blocks.shape[:-1], n_columns - height + 1), strides)
 
 
 class _ToBand(torch.autograd.Function):

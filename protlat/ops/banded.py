@@ -8,6 +8,7 @@ sequence need a mask beside it.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple
@@ -21,7 +22,12 @@ from protlat.ops.segments import Segments
 
 Normalisation = Literal["none", "softmax", "rmsnorm"]
 Activation = Literal["none", "gelu", "relu", "silu", "tanh"]
-ACTIVATIONS = {"gelu": F.gelu, "relu": F.relu, "silu": F.silu, "tanh": torch.tanh}
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
 _RMS_EPS = 1e-6
 # Smaller blocks would make the matrix products too small; larger ones compute more scores that are masked.
 _LEAST_BLOCK = 32
@@ -71,7 +77,7 @@ class _Masks(NamedTuple):
     """Before every convolution: 1 inside the radius and the sequence, 0 elsewhere."""
     outer: torch.Tensor | None
     """After the last one: 0 and -inf for a softmax, else 1 and 0."""
-    count: torch.Tensor
+    n_seen: torch.Tensor
     """Keys that a query sees after the last convolution, (..., 1), float32 or wider."""
 
 
@@ -172,8 +178,8 @@ def _weights(scores: torch.Tensor, taps: torch.Tensor, masks: _Masks, settings: 
     scores = scores if masks.outer is None else scores.mul_(masks.outer)
     if settings.normalise == "none":
         return scores
-    length = torch.linalg.vector_norm(scores, dim=-1, keepdim=True, dtype=masks.count.dtype)
-    return scores * torch.rsqrt(length.square() + _RMS_EPS * masks.count).to(scores.dtype)
+    length = torch.linalg.vector_norm(scores, dim=-1, keepdim=True, dtype=masks.n_seen.dtype)
+    return scores * torch.rsqrt(length.square() + _RMS_EPS * masks.n_seen).to(scores.dtype)
 
 
 def _around(slabs: tuple[torch.Tensor, ...], number: int, left: int, right: int) -> torch.Tensor:

@@ -60,9 +60,10 @@ class BandedAttention(nn.Module):
         if state is None:
             return banded_attention(q, k, v, self.taps, segments, self.settings)
         # Keys are kept turned: their positions count from the start of the whole sequence.
-        kept = state.get("keys"), state.get("values")
         offsets = segments.offsets or (0,) * len(segments)
-        keys, values = kept if kept[0] is not None and kept[1] is not None else (self._empty(k, len(segments)),) * 2
+        keys, values = state.get("keys"), state.get("values")
+        if keys is None or values is None:
+            keys = values = k.new_zeros(len(segments), self.reach, *k.shape[1:])
         if max(segments.lengths) == 1:
             keys, values = torch.cat([keys, k[:, None]], 1), torch.cat([values, v[:, None]], 1)
             state.put("keys", keys[:, 1:])
@@ -70,9 +71,6 @@ class BandedAttention(nn.Module):
             n_before = torch.tensor(offsets, device=q.device)
             return banded_step(q, keys, values, n_before, self.taps, self.settings)
         return self._piece(q, k, v, keys, values, segments, offsets, state)
-
-    def _empty(self, k: torch.Tensor, n_sequences: int) -> torch.Tensor:
-        return k.new_zeros(n_sequences, self.reach, *k.shape[1:])
 
     def _piece(
         self,

@@ -13,7 +13,7 @@ from protlat.nn.positions import rotate
 from protlat.nn.state import RecurrentState
 from protlat.ops.causal import Past, Sums, causal_linear_attention
 from protlat.ops.causal_exp import PeakedPast, causal_exp_attention
-from protlat.ops.causal_merge import Peaked
+from protlat.ops.causal_merge import NOTHING, Peaked
 from protlat.ops.segments import Segments
 
 Rotary = bool | Literal["before"]
@@ -47,7 +47,7 @@ class CausalEfficientAttention(nn.Module):
             # exp(k + log g) is exp(k) g.
             k = k + write_gate.clamp_min(1e-30).log()
         out, after = causal_exp_attention(
-            q, k, v, segments, self.chunk, self.blindspot, _turn(self.rotary, segments), _read_peaked(state)
+            q, k, v, segments, self.chunk, self.blindspot, _turn(self.rotary, segments), _read_peaked(state, segments)
         )
         _write(state, after)
         return out if self.scale == 1.0 else out * self.scale
@@ -105,11 +105,19 @@ def _read(state: RecurrentState | None) -> Past | None:
     )
 
 
-def _read_peaked(state: RecurrentState | None) -> PeakedPast | None:
+def _read_peaked(state: RecurrentState | None, segments: Segments) -> PeakedPast | None:
     if state is None:
         return None
     fields = (_parts(state, part, Peaked._fields) for part in PeakedPast._fields)
-    return PeakedPast(*(None if x is None else Peaked(*x) for x in fields))
+    return PeakedPast(*(None if x is None else _begin_anew(Peaked(*x), segments) for x in fields))
+
+
+def _begin_anew(sums: Peaked, segments: Segments) -> Peaked:
+    """Sequences without earlier tokens hold zeros: empty sums, whose greatest key is nothing, not zero."""
+    if segments.offsets is None or 0 not in segments.offsets:
+        return sums
+    fresh = segments.derive("fresh", lambda: (torch.tensor(segments.offsets) == 0).to(segments.device))
+    return sums._replace(peak=sums.peak.masked_fill(fresh[:, None], NOTHING))
 
 
 def _parts(state: RecurrentState, part: str, fields: tuple[str, ...]) -> list[torch.Tensor] | None:

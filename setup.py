@@ -38,6 +38,7 @@ EXTRAS = {
     "plot": ["matplotlib>=3.8"],
     "onnx": ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"],
     "cuda": ["triton>=3.0; platform_system == 'Linux'"],
+    "fla": ["flash-linear-attention==0.5.0; platform_system == 'Linux'"],
     "test": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.11", "types-PyYAML"],
     "bench": ["linear-attention-transformer==0.19.1", "transformers>=4.45", "pyfastx>=2.1"],
     "docs": ["mkdocs>=1.6"],

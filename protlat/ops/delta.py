@@ -7,7 +7,8 @@ import torch
 from protlat.ops.chunk_states import CausalChunks, causal_chunks, from_chunks, to_chunks
 from protlat.ops.segments import Segments
 
-DEFAULT_CHUNK = 64
+# On CPU 3 to 13 % faster than 64 where measured: the triangular solve grows with the chunk.
+DEFAULT_CHUNK = 32
 
 
 def delta_rule(

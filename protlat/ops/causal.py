@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from protlat.ops.causal_product import CausalProduct
 from protlat.ops.chunk_states import (
     CausalChunks,
     bucket_is_complete,
@@ -119,11 +120,12 @@ def causal_linear_attention(
     """
     chunks = causal_chunks(segments, chunk_size(chunk, segments, blindspot, past is not None), blindspot > 1)
     q, k = q.to(v.dtype), k.to(v.dtype)
-    turned = (q, k) if turn is None else (turn(q), turn(k))
-    rows_q, rows_k, rows_v = (to_chunks(x, chunks) for x in (q, k, v))
-    rows = (rows_q, rows_k) if turn is None else tuple(to_chunks(x, chunks) for x in turned)
-    out, past = attend_chunks(Heads(rows_q, rows_k, rows_v, *rows), segments, chunks, blindspot, eps, past)
-    return from_chunks(out, chunks), past
+    # Autocast would take the sums, which are float32 on purpose, for the inputs of an ordinary product.
+    with torch.autocast(v.device.type, enabled=False):
+        rows_q, rows_k, rows_v = (to_chunks(x, chunks) for x in (q, k, v))
+        turned = (rows_q, rows_k) if turn is None else tuple(to_chunks(turn(x), chunks) for x in (q, k))
+        out, past = attend_chunks(Heads(rows_q, rows_k, rows_v, *turned), segments, chunks, blindspot, eps, past)
+        return from_chunks(out, chunks), past
 
 
 def attend_chunks(
@@ -143,22 +145,28 @@ def attend_chunks(
     start = Sums(None, None) if seen is None else seen  # type: ignore[arg-type]
     memory, memory_total = sums_before(by_chunk.memory, start.memory, segments, chunks, v.dtype)
     norm, norm_total = sums_before(by_chunk.norm, start.norm, segments, chunks, wide)
-    floor = eps * norm.mean(-1, keepdim=True)
-    value = _product(turned_q, memory)
-    weight = _product(q.to(wide), (norm + floor)[..., None])
     mask = _seen(chunks.size, blindspot, segments, v.dtype)
+    floor = _floor(q, k, norm, mask, eps) if eps else None
+    after = Past() if past is None else Past(Sums(memory_total, norm_total), waiting)
+    if same:
+        flat = (x.flatten(0, 1) for x in (q, k, v, memory, norm))
+        out = CausalProduct.apply(*flat, None if floor is None else floor.flatten(0, 1), mask)
+        return out.view(v.shape), after
+    value = _product(turned_q, memory)
+    weight = _product(q.to(wide), norm[..., None])
     if mask is not None:
-        scores = _product(turned_q, turned_k.transpose(-1, -2)).mul_(mask)
-        value = torch.baddbmm(value.flatten(0, 1), scores.flatten(0, 1), v.flatten(0, 1)).view_as(value)
-        plain = scores if same else _product(q, k.transpose(-1, -2)).mul_(mask)
-        weight = weight + plain.sum(-1, keepdim=True, dtype=wide)
-        if eps:
-            mean = torch.matmul(k.mean(-1, dtype=wide), mask.T.to(wide))[..., None]
-            weight = weight + eps * q.sum(-1, keepdim=True, dtype=wide) * mean
-    # Nothing seen, or features that are all zero: the value is zero, and must not become 0 / 0.
-    weight = torch.where(weight > 0, weight, 1)
-    out = value / weight.to(value.dtype)
-    return out, Past() if past is None else Past(Sums(memory_total, norm_total), waiting)
+        value = value + _product(_product(turned_q, turned_k.transpose(-1, -2)) * mask, v)
+        weight = weight + (_product(q, k.transpose(-1, -2)) * mask).sum(-1, keepdim=True, dtype=wide)
+    weight = weight if floor is None else weight + floor
+    return value / torch.where(weight > 0, weight, 1).to(value.dtype), after
+
+
+def _floor(q: torch.Tensor, k: torch.Tensor, norm: torch.Tensor, mask: torch.Tensor | None, eps: float) -> torch.Tensor:
+    """eps times the weight of queries and keys whose features all have their mean: (H, N, C, 1)."""
+    mean = norm.mean(-1, keepdim=True)
+    if mask is not None:
+        mean = mean + torch.matmul(k.mean(-1, dtype=norm.dtype), mask.T.to(norm.dtype))
+    return eps * q.sum(-1, keepdim=True, dtype=norm.dtype) * mean[..., None]
 
 
 def hold_last_bucket(

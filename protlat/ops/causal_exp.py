@@ -80,12 +80,33 @@ def causal_exp_attention(
     ----------
     Shen et al. 2021, equation 5, read causally; Milakov and Gimelshein 2018 (running maximum).
     """
+    q, k = q.to(v.dtype), k.to(v.dtype)
+    # Autocast would take the sums, which are float32 on purpose, for the inputs of an ordinary product.
+    with torch.autocast(v.device.type, enabled=False):
+        return _attend(q, k, v, segments, chunk, blindspot, turn, past)
+
+
+def _attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    segments: Segments,
+    chunk: int,
+    blindspot: int,
+    turn: Turn | None,
+    past: PeakedPast | None,
+) -> tuple[torch.Tensor, PeakedPast]:
     hold = past is not None and blindspot > 1
     chunks = causal_chunks(segments, chunk_size(chunk, segments, blindspot, past is not None), blindspot > 1)
     wide = torch.promote_types(v.dtype, torch.float32)
     rows_q, rows_k, rows_v = (to_chunks(x, chunks) for x in (q, k, v))
-    peaks = greatest_of_pairs(rows_k.detach().amax(2).to(wide), turn)
     before = PeakedPast() if past is None else past
+    if past is None and _is_moderate(k, segments):
+        out, _ = attend_chunks(
+            _features(rows_q, rows_k, rows_v, None, turn, chunks), segments, chunks, blindspot, 0.0, None
+        )
+        return from_chunks(out, chunks), PeakedPast()
+    peaks = greatest_of_pairs(rows_k.detach().amax(2).to(wide), turn)
     reference = _greatest(peaks, before, segments, chunks)
     if _spread(k, reference, before, segments, blindspot) > _SAFE_RANGE:
         if not hold:
@@ -97,18 +118,36 @@ def causal_exp_attention(
         )
         return from_chunks(out.to(v.dtype), chunks), PeakedPast() if past is None else PeakedPast(seen, waiting)
     of_chunk = reference.index_select(1, chunks.segment)[:, :, None]
-    features_q = (rows_q + of_chunk).softmax(-1).to(v.dtype)
-    features_k = (rows_k - of_chunk).exp().to(v.dtype)
-    turned = (
-        (features_q, features_k)
-        if turn is None
-        else (turned_rows(features_q, turn, chunks), turned_rows(features_k, turn, chunks))
-    )
     sums = Past(*(None if x is None else Sums(*scaled(x, reference)[:2]) for x in before))
-    heads = Heads(features_q, features_k, rows_v, *turned)
+    heads = _features(rows_q, rows_k, rows_v, of_chunk, turn, chunks)
     out, after = attend_chunks(heads, segments, chunks, blindspot, 0.0, None if past is None else sums)
     kept = PeakedPast() if past is None else _peaked(after, reference, peaks, before, segments, chunks, blindspot)
     return from_chunks(out, chunks), kept
+
+
+def _features(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    reference: torch.Tensor | None,
+    turn: Turn | None,
+    chunks: CausalChunks,
+) -> Heads:
+    """Features of queries and keys, the keys' divided by exp(reference); no reference: by nothing."""
+    if reference is None:
+        q, k = q.softmax(-1), k.exp()
+    else:
+        q, k = (q + reference).softmax(-1).to(v.dtype), (k - reference).exp().to(v.dtype)
+    if turn is None:
+        return Heads(q, k, v, q, k)
+    return Heads(q, k, v, turned_rows(q, turn, chunks), turned_rows(k, turn, chunks))
+
+
+def _is_moderate(k: torch.Tensor, segments: Segments) -> bool:
+    """Whether exp(k) can be added up as it is: none overflows, and none of those that every token sees vanishes."""
+    k = k.detach()
+    greatest, first = k.amax(), k.index_select(0, segments.cu_seqlens[:-1]).amin()
+    return float(torch.maximum(greatest, -first)) <= _SAFE_RANGE / 2
 
 
 def _greatest(peaks: torch.Tensor, past: PeakedPast, segments: Segments, chunks: CausalChunks) -> torch.Tensor:

@@ -70,9 +70,15 @@ class PretrainConfig(Config):
             raise ValueError(
                 "masking: a causal model predicts the next token and hides none; leave masking out, or set model.causal=false"
             )
-        kinds = {self.model.feed_forward_of(layer).kind for layer in range(self.model.n_layers)}
-        if self.optim.product_key_lr is not None and "product_key" not in kinds:
+        feed_forwards = [self.model.feed_forward_of(layer) for layer in range(self.model.n_layers)]
+        if self.optim.product_key_lr is not None and all(layer.kind != "product_key" for layer in feed_forwards):
             raise ValueError("optim.product_key_lr: the model has no product_key feed-forward; leave it null")
+        if self.engine.zero_stage == 3 and self.model.reversible and any(layer.chunks > 1 for layer in feed_forwards):
+            # Weights that stage 3 has let go of are asked for when a slab is computed again inside a layer that is.
+            raise ValueError(
+                "engine.zero_stage: 3 cannot recompute feed_forward.chunks inside reversible layers; use zero_stage 1 or 2, "
+                "or chunks 1"
+            )
         if self.batching.long != "carry":
             return self
         if not self.model.causal:

@@ -14,6 +14,7 @@ from protlat.nn.state import RecurrentState
 from protlat.ops.causal import Past, Sums, causal_linear_attention
 from protlat.ops.causal_exp import PeakedPast, causal_exp_attention
 from protlat.ops.causal_merge import NOTHING, Peaked
+from protlat.ops.causal_step import StepSums, exp_step, linear_step
 from protlat.ops.segments import Segments
 
 Rotary = bool | Literal["before"]
@@ -46,11 +47,30 @@ class CausalEfficientAttention(nn.Module):
         if write_gate is not None:
             # exp(k + log g) is exp(k) g.
             k = k + write_gate.clamp_min(1e-30).log()
+        if state is not None and self._can_step(segments):
+            out = self._step(q, k, v, segments, state)
+            return out if self.scale == 1.0 else out * self.scale
         out, after = causal_exp_attention(
             q, k, v, segments, self.chunk, self.blindspot, _turn(self.rotary, segments), _read_peaked(state, segments)
         )
         _write(state, after)
         return out if self.scale == 1.0 else out * self.scale
+
+    def _can_step(self, segments: Segments) -> bool:
+        return segments.is_step and self.blindspot == 1 and self.rotary is not True
+
+    def _step(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, state: RecurrentState
+    ) -> torch.Tensor:
+        past, peak = _step_sums(v, k, state), state.get("seen.peak")
+        if peak is None:
+            peak = past.norm.new_full(k.shape, NOTHING)
+        elif (fresh := _fresh(segments)) is not None:
+            peak = peak.masked_fill(fresh[:, None, None], NOTHING)
+        out, past, peak = exp_step(q, k, v, past, peak)
+        for field, value in zip(Peaked._fields, (*past, peak), strict=True):
+            state.put(f"seen.{field}", value)
+        return out
 
 
 class CausalLinearAttention(nn.Module):
@@ -85,6 +105,12 @@ class CausalLinearAttention(nn.Module):
             features_k = features_k * write_gate
         if self.seed_gate:
             features_k = features_k * features_k.sigmoid()
+        if state is not None and segments.is_step and self.blindspot == 1:
+            turned = (rotate(features_q, segments), rotate(features_k, segments)) if self.rotary is True else None
+            out, past = linear_step(features_q, features_k, v, _step_sums(v, features_k, state), self.eps, turned)
+            for field, value in zip(Sums._fields, past, strict=True):
+                state.put(f"seen.{field}", value)
+            return out
         out, after = causal_linear_attention(
             features_q, features_k, v, segments, self.chunk, self.blindspot, self.eps,
             _turn(self.rotary, segments), _read(state),
@@ -114,10 +140,24 @@ def _read_peaked(state: RecurrentState | None, segments: Segments) -> PeakedPast
 
 def _begin_anew(sums: Peaked, segments: Segments) -> Peaked:
     """Sequences without earlier tokens hold zeros: empty sums, whose greatest key is nothing, not zero."""
+    fresh = _fresh(segments)
+    return sums if fresh is None else sums._replace(peak=sums.peak.masked_fill(fresh[:, None], NOTHING))
+
+
+def _fresh(segments: Segments) -> torch.Tensor | None:
+    """Which sequences have no earlier tokens, (S,) bool; None: none of them."""
     if segments.offsets is None or 0 not in segments.offsets:
-        return sums
-    fresh = segments.derive("fresh", lambda: (torch.tensor(segments.offsets) == 0).to(segments.device))
-    return sums._replace(peak=sums.peak.masked_fill(fresh[:, None], NOTHING))
+        return None
+    return segments.derive("fresh", lambda: (torch.tensor(segments.offsets) == 0).to(segments.device))
+
+
+def _step_sums(v: torch.Tensor, k: torch.Tensor, state: RecurrentState) -> StepSums:
+    """What the state holds of keys like k (S, H, M) and values like v (S, H, D); zeros before the first token."""
+    memory, norm = state.get("seen.memory"), state.get("seen.norm")
+    wide = torch.promote_types(v.dtype, torch.float32)
+    if memory is None:
+        memory = v.new_zeros(*k.shape, v.shape[-1], dtype=wide)
+    return StepSums(memory, v.new_zeros(k.shape, dtype=wide) if norm is None else norm)
 
 
 def _parts(state: RecurrentState, part: str, fields: tuple[str, ...]) -> list[torch.Tensor] | None:

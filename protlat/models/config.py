@@ -131,5 +131,6 @@ class ModelConfig(Config):
 
     @property
     def max_length(self) -> int | None:
-        """Longest sequence in tokens, specials included, that the positions reach; None: any."""
-        return getattr(self.positions, "max_length", None)
+        """Longest sequence in tokens, specials included, that positions and linformer heads reach; None: any."""
+        parts = [self.positions, *(group for layer in range(self.n_layers) for group in self.groups_of(layer))]
+        return min((part.max_length for part in parts if hasattr(part, "max_length")), default=None)

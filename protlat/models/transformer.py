@@ -16,6 +16,7 @@ from protlat.errors import ConfigError
 from protlat.models.config import ModelConfig
 from protlat.models.hub import PretrainedModel
 from protlat.nn.attention.layer import AttentionLayer
+from protlat.nn.attention.linformer import share_maps
 from protlat.nn.axial import AxialBlock
 from protlat.nn.block import Block
 from protlat.nn.norms import build_norm
@@ -24,6 +25,8 @@ from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments, pack, rounded_size, unpack
 
 INIT_STD = 0.02
+# Longest filler that `round_up` adds is one less.
+_LARGEST_STEP = 256
 
 
 class Body(PretrainedModel):
@@ -48,6 +51,10 @@ class Body(PretrainedModel):
         self.blocks = nn.ModuleList(self._block(layer) for layer in range(config.n_layers))
         axial = config.n_layers if config.axial_block is not None else 0
         self.axial_blocks = nn.ModuleList(self._axial_block(layer) for layer in range(axial))
+        shared = share_maps(self.blocks.modules())
+        if shared is not None:
+            # Linformer matrices that all layers read; they stand here, once.
+            self.shared_maps = shared
         self.final_norm = build_norm(config.norm, config.d_model)
         self.reset_parameters()
 
@@ -184,9 +191,9 @@ class Body(PretrainedModel):
     def rounds(self, state: RecurrentState | None) -> bool:
         """Whether `round_up` may lengthen a batch.
 
-        The filler could be longer than a table of positions, and it has no row in a state.
+        The filler could be longer than the longest sequence allowed, and it has no row in a state.
         """
-        return self.max_length is None and state is None
+        return state is None and (self.max_length is None or self.max_length >= _LARGEST_STEP)
 
 
 class Transformer(Body):

@@ -32,6 +32,9 @@ def plain_core(
     """One kind of heads on one sequence, (L, H, D)."""
     if group.kind == "decay":
         return plain_decay(group, core, q, k, v, gate, extra, config.causal)
+    if group.kind == "linformer":
+        maps = core.maps
+        return reference.linformer_attention(q, k, v, maps.keys, maps.keys if maps.values is None else maps.values)
     if group.kind == "delta":
         return plain_delta(group, q, k, v, extra)
     turn = torch.stack([reference.rotary_matrix(i, q.shape[-1], ROTARY_BASE) for i in range(len(q))])

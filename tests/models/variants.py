@@ -9,6 +9,7 @@ _WINDOW = {"kind": "window", "n_heads": 1, "radius": 5}
 _GLOBAL = {"kind": "efficient", "n_heads": 2, "chunk": 8}
 _DECAY = {"kind": "decay", "n_heads": 3, "shortest": 2, "longest": 30, "chunk": 8}
 _MEMORY = {"kind": "product_key", "n_heads": 2, "n_keys": 8, "top_k": 8, "key_dim": 6}
+_LINFORMER = {"kind": "linformer", "n_heads": 2, "max_length": 100_000, "k": 4}
 _BANDED = {"kind": "banded", "n_heads": 2, "radius": 5}
 
 _OPTIONS = {
@@ -39,6 +40,9 @@ _OPTIONS = {
         "gate": {"forget": "head", "write": "head"},
         "attention": [{"kind": "linear", "n_heads": 3}, _WINDOW],
     },
+    "linformer": {"attention": [_LINFORMER, _WINDOW]},
+    "linformer-key-value": {"attention": [{**_LINFORMER, "sharing": "key_value"}]},
+    "linformer-layerwise": {"attention": [{**_LINFORMER, "sharing": "layerwise"}, _GLOBAL]},
     "softmax": {"attention": [{"kind": "softmax", "n_heads": 3}]},
     "by-layer": {"attention_by_layer": {1: [{"kind": "softmax", "n_heads": 1}, {"kind": "linear", "n_heads": 1}]}},
     "write-channel": {"gate": {"write": "channel"}},

@@ -11,6 +11,7 @@ from protlat.nn.attention.base import AttentionConfig, AttentionCore
 from protlat.nn.attention.decay import DecayAttentionConfig
 from protlat.nn.attention.delta import DeltaAttentionConfig
 from protlat.nn.attention.linear import EfficientAttentionConfig, LinearAttentionConfig
+from protlat.nn.attention.linformer import LinformerAttentionConfig
 from protlat.nn.attention.softmax import SoftmaxAttentionConfig
 from protlat.nn.attention.window import WindowAttentionConfig
 
@@ -21,6 +22,7 @@ AnyAttention = Annotated[
     | LinearAttentionConfig
     | DecayAttentionConfig
     | DeltaAttentionConfig
+    | LinformerAttentionConfig
     | SoftmaxAttentionConfig,
     Field(discriminator="kind"),
 ]
@@ -34,6 +36,7 @@ __all__ = [
     "DeltaAttentionConfig",
     "EfficientAttentionConfig",
     "LinearAttentionConfig",
+    "LinformerAttentionConfig",
     "SoftmaxAttentionConfig",
     "WindowAttentionConfig",
 ]

@@ -23,7 +23,13 @@ from protlat.models import (
 from protlat.ops.segments import Segments
 from tests.models.variants import VARIANTS
 
-SIZES = {"tiny": (0.8e6, 1.3e6), "small": (7e6, 9e6), "base": (32e6, 38e6), "large": (140e6, 165e6)}
+SIZES = {
+    "tiny": (0.8e6, 1.3e6),
+    "small": (7e6, 9e6),
+    "base": (32e6, 38e6),
+    "large": (140e6, 165e6),
+    **{f"lat{more}": (18.9e6, 20.6e6) for more in ("", "_gate", "_conv", "_full")},
+}
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -35,7 +41,7 @@ def test_presets_build_at_their_size(name: str) -> None:
     assert low < model.n_parameters() < high
 
 
-def test_there_are_four_presets() -> None:
+def test_every_preset_has_a_size() -> None:
     assert set(preset_names()) == set(SIZES)
 
 

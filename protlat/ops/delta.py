@@ -48,7 +48,7 @@ def delta_rule(
     -----
     With F the sum of log-decays inside a chunk, the new values u_i = beta_i (v_i - k_i^T a_i S_{i-1}) solve
     (1 + A) u = beta (v - e^F k S_0), A_ij = beta_i e^(F_i - F_j) k_i . k_j below the diagonal, S_0 the state at the
-    chunk's start. One triangular solve serves all chunks at once; what is left to do chunk by chunk is two products
+    chunk's start. One triangular inverse serves all chunks at once; what is left to do chunk by chunk is two products
     with the state. All of it is float32. Time O(T H (C + M) (M + D)), sequential depth max(L) / C.
 
     References
@@ -72,10 +72,11 @@ def delta_rule(
     reach, end = faded.exp(), faded[..., -1:, :]
     keys = k.transpose(-1, -2)
     lower = torch.matmul(k, keys) * between * weight
-    solved = torch.linalg.solve_triangular(
-        lower, torch.cat([v * weight, k * (weight * reach)], -1), upper=False, unitriangular=True
-    )
-    fresh, read = solved.split((v.shape[-1], k.shape[-1]), -1)
+    # The inverse, C wide, and not its product with keys and values: two products with it cost less than the wider solve.
+    one = torch.eye(chunks.size, dtype=wide, device=k.device).expand_as(lower)
+    inverse = torch.linalg.solve_triangular(lower, one, upper=False, unitriangular=True)
+    fresh = torch.matmul(inverse * weight.mT, v)
+    read = torch.matmul(inverse * (weight * reach).mT, k)
     worth = (k * (end - faded).exp()).transpose(-1, -2)
     values, states, after = _walk(fresh, read, worth, end.exp(), start.transpose(0, 1), segments, chunks)
     scores = torch.matmul(q, keys) * between

@@ -131,14 +131,17 @@ def runs_of(config: AblateConfig, n_tokens: int, count: Any) -> dict[str, Pretra
 
 def _match(model: ModelConfig, wanted: int, count: Any) -> ModelConfig:
     """The model with the hidden width that brings it nearest to `wanted` parameters."""
-    d_model = model.d_model
+    d_model, feed_forward = model.d_model, model.feed_forward
+    if feed_forward.kind == "product_key":
+        # It has no hidden width.
+        return model
 
     def with_hidden(hidden: int) -> ModelConfig:
         values = model.to_plain()
         values["feed_forward"]["expansion"] = hidden / d_model
         return ModelConfig.parse(values)
 
-    hidden = max(_HIDDEN_STEP, round(model.feed_forward.expansion * d_model / _HIDDEN_STEP) * _HIDDEN_STEP)
+    hidden = max(_HIDDEN_STEP, round(feed_forward.expansion * d_model / _HIDDEN_STEP) * _HIDDEN_STEP)
     here = count(with_hidden(hidden))
     # Over two steps, since some kinds round their width to 16.
     per_step = (count(with_hidden(hidden + 2 * _HIDDEN_STEP)) - here) / 2

@@ -31,13 +31,14 @@ def require_readable(config: ModelConfig, longest: int, name: str) -> None:
     Raises
     ------
     SequenceError
-        It does not fit the model's table of positions.
+        It does not fit the model's table of positions or linformer heads.
     """
     limit = max_tokens(config)
     if limit is not None and longest + 2 > limit:
+        part = f"{config.positions.kind} positions" if hasattr(config.positions, "max_length") else "linformer heads"
         raise SequenceError(
-            f"sequence {name!r} has {longest:,} residues, but this model has {config.positions.kind} positions for at most "
-            f"{limit - 2:,}; embed takes --long window, cut or skip"
+            f"sequence {name!r} has {longest:,} residues, but this model has {part} for at most {limit - 2:,}; "
+            f"embed takes --long window, cut or skip"
         )
 
 

@@ -160,7 +160,7 @@ class _GroupState(RecurrentState):
         super().__init__()
         self.columns, self.outer, self.rows, self.goes_on, self.path = columns, outer, rows, goes_on, path
 
-    def sub(self, name: str) -> _GroupState:  # type: ignore[override]
+    def sub(self, name: str) -> _GroupState:
         return _GroupState(self.columns, self.outer.sub(name), self.rows, self.goes_on, f"{self.path}{name}.")
 
     def get(self, name: str) -> torch.Tensor | None:

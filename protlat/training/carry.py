@@ -15,7 +15,7 @@ from protlat.nn.state import RecurrentState
 def why_no_bounded_state(model: ModelConfig) -> str | None:
     """Why a model's state cannot be passed on for ever, in words; None: it can."""
     if model.max_length is not None:
-        return f"{model.positions.kind} positions end at {model.positions.max_length}"
+        return f"{model.positions.kind} positions end at {model.max_length}"
     for layer in range(model.n_layers):
         for group in model.groups_of(layer):
             if group.state_grows:

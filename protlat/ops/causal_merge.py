@@ -150,7 +150,7 @@ def _merged_before(
     running = Peaked(*(x.index_select(1, order) for x in initial))
     before, ended = [], []
     for place in places:
-        n = 1 if isinstance(place, slice) else len(place)
+        n = len(order) if isinstance(place, slice) else len(place)
         ended.append(Peaked(*(x[:, n:] for x in running)))
         running = Peaked(*(x[:, :n] for x in running))
         before.append(running)
@@ -158,8 +158,8 @@ def _merged_before(
     ended.append(running)
     back = order.argsort()
     total = Peaked(*(torch.cat(parts, 1).index_select(1, back) for parts in zip(*reversed(ended), strict=True)))
-    device = order.device
-    where = [torch.arange(p.start, p.stop, device=device) if isinstance(p, slice) else p for p in places]
+    numbers = torch.arange(by_chunk.norm.shape[1], device=order.device)
+    where = [numbers[place] for place in places]
     back = torch.cat(where).argsort()
     return Peaked(*(torch.cat(parts, 1).index_select(1, back) for parts in zip(*before, strict=True))), total
 

@@ -146,7 +146,7 @@ class _Prefix(torch.autograd.Function):
         running = initial.index_select(1, order)
         before = x.new_empty(x.shape, dtype=dtype)
         for place in places:
-            now = running[:, : _size(place)]
+            now = running if isinstance(place, slice) else running[:, : len(place)]
             _write(before, place, now)
             now += _read(x, place)
         return before, torch.empty_like(running).index_copy_(1, order, running)
@@ -157,14 +157,10 @@ class _Prefix(torch.autograd.Function):
         running = after.index_select(1, order)
         gradient = before.new_empty(before.shape, dtype=ctx.dtype)
         for place in reversed(places):
-            now = running[:, : _size(place)]
+            now = running if isinstance(place, slice) else running[:, : len(place)]
             _write(gradient, place, now)
             now += _read(before, place)
         return gradient, torch.empty_like(running).index_copy_(1, order, running), None, None
-
-
-def _size(place: slice | torch.Tensor) -> int:
-    return 1 if isinstance(place, slice) else len(place)
 
 
 def _read(x: torch.Tensor, place: slice | torch.Tensor) -> torch.Tensor:
@@ -179,13 +175,17 @@ def _write(x: torch.Tensor, place: slice | torch.Tensor, value: torch.Tensor) ->
 
 
 def chunk_steps(segments: Segments, chunks: CausalChunks) -> tuple[Any, ...]:
-    """Sequences with most chunks first, and for every number of chunk the chunks that have it, in that order."""
+    """Sequences with most chunks first, and for every number of chunk the chunks that have it, in that order.
+
+    As slices where all sequences have as many chunks.
+    """
 
     def make() -> tuple[Any, ...]:
         counts = torch.tensor(chunks.counts)
         order = counts.argsort(descending=True, stable=True)
-        if len(order) == 1:
-            return order.to(segments.device), tuple(slice(i, i + 1) for i in range(chunks.counts[0]))
+        if min(chunks.counts) == (n := max(chunks.counts)):
+            # Strided views in place of copies.
+            return order.to(segments.device), tuple(slice(i, None, n) for i in range(n))
         first = (counts.cumsum(0) - counts)[order]
         places = tuple((first[counts[order] > i] + i).to(segments.device) for i in range(max(chunks.counts)))
         return order.to(segments.device), places

@@ -51,22 +51,23 @@ def rotate(x: torch.Tensor, segments: Segments) -> torch.Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sines and cosines added to the embedding; any length.
+    """Fixed sines and cosines, times `amplitude`, added to the embedding; any length.
 
     References
     ----------
     Vaswani et al. 2017, section 3.5.
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, amplitude: float = 1.0) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.amplitude = dim, amplitude
 
     def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
         """Add positions to x (T, E)."""
         even = self.dim + self.dim % 2
         table = rotary_table(segments, even, x.dtype)
-        return x + torch.cat([table.imag, table.real], dim=-1).flatten(1)[:, : self.dim].to(x.dtype)
+        waves = torch.cat([table.imag, table.real], dim=-1).flatten(1)[:, : self.dim]
+        return x + (self.amplitude * waves).to(x.dtype)
 
 
 class LearnedPositions(nn.Module):
@@ -154,9 +155,12 @@ class SinusoidalConfig(Config):
     """Fixed sines and cosines added to the embedding; any length."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
+    amplitude: float = Field(0.03, gt=0)
+    """Height of the waves. 0.03 is the size of a fresh token embedding: at 1 the waves drown it, and the model does not
+    learn which token it reads. Use 1 for vectors of unit size."""
 
     def build(self, dim: int) -> nn.Module:
-        return SinusoidalPositions(dim)
+        return SinusoidalPositions(dim, self.amplitude)
 
 
 class LearnedConfig(Config):

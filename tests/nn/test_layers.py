@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from protlat.alphabet import PROTEIN
+from protlat.models import Encoder, ModelConfig
 from protlat.nn.attention.linear import EfficientAttentionConfig, LinearAttentionConfig
 from protlat.nn.attention.softmax import SoftmaxAttentionConfig
 from protlat.nn.attention.window import WindowAttentionConfig
@@ -141,3 +143,15 @@ def test_sinusoidal_positions_follow_the_formula() -> None:
             angle = torch.tensor(position / 10_000 ** (2 * j / 6), dtype=torch.float64)
             torch.testing.assert_close(table[row, j], angle.sin())
             torch.testing.assert_close(table[row, 3 + j], angle.cos())
+    lower = SinusoidalPositions(6, amplitude=0.25)(torch.zeros(7, 6, dtype=torch.float64), segments)
+    torch.testing.assert_close(lower, table / 4)
+
+
+def test_waves_at_the_input_do_not_drown_a_fresh_embedding() -> None:
+    config = ModelConfig.parse({"d_model": 64, "n_layers": 1, "head_dim": 16, "positions": {"kind": "sinusoidal"}})
+    torch.manual_seed(0)
+    encoder = Encoder(config, PROTEIN)
+    with torch.no_grad():
+        here = encoder(torch.arange(4, 24).repeat(20), Segments([400]), layers=(0,))[0]
+        token = encoder.embedding(torch.arange(4, 24).repeat(20))
+    assert 0.3 < token.std() / here.std() < 0.9

@@ -35,7 +35,7 @@ def test_version_and_group_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_verb_and_option_are_usage_errors(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call("embedd", capsys=capsys)
     assert code == 2
-    assert "Known: prep, pretrain, embed" in err
+    assert "Known: prep, pretrain, ablate, embed" in err
     assert call("info", "--colour", capsys=capsys)[0] == 2
 
 

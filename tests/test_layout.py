@@ -23,6 +23,7 @@ def test_every_yaml_loads_and_builds(path: Path) -> None:
         "model": lambda values: ModelConfig.parse(values),
         "prep": lambda values: importlib.import_module("protlat.data_prep.config").PrepConfig.parse(values),
         "pretrain": lambda _: importlib.import_module("protlat.pipelines.pretrain").load_config(ROOT / path),
+        "ablate": lambda _: importlib.import_module("protlat.pipelines.ablate_config").load_ablation(ROOT / path),
         "embed": lambda values: importlib.import_module("protlat.pipelines.embed").EmbedConfig.parse(values),
         "predict": lambda values: importlib.import_module("protlat.pipelines.predict").PredictMaskedConfig.parse(
             values

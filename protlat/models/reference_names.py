@@ -159,6 +159,17 @@ class LatOptions(Config):
             return {"kind": "axial", "max_length": self.max_seq_len, "width": self.local_attn_window_size}
         return {"kind": "learned", "max_length": self.max_seq_len}
 
+    def context(self, feed_forward: dict[str, Any]) -> dict[str, Any] | None:
+        """Cross-attention behind each layer: all heads global, no positions."""
+        if not self.receives_context:
+            return None
+        low_rank = self.context_linformer_settings
+        common = {"n_heads": self.heads, "feed_forward": feed_forward}
+        if low_rank is not None:
+            return {**common, "kind": "linformer", "max_length": low_rank.seq_len, "k": low_rank.k}
+        # Never causal, so that LAT's factor does not cancel.
+        return {**common, "kind": "efficient", "scale": self.head_dim**-0.5}
+
     def gates(self) -> dict[str, str]:
         """Gates of the extension."""
         if self.gate is False:
@@ -221,6 +232,8 @@ def lat_config(**options: Any) -> ModelConfig:
     chosen = LatOptions.parse(options, "lat_config")
     by_layer = {layer: chosen.groups(n) for layer, n in enumerate(chosen.local_heads)}
     same = len(set(chosen.local_heads)) == 1
+    feed_forward = {"kind": "glu" if chosen.ff_glu else "gelu", "chunks": chosen.ff_chunks}
+    context = chosen.context(feed_forward)
     product_keys = {
         "kind": "product_key",
         "n_keys": chosen.pkm_num_keys,
@@ -238,7 +251,7 @@ def lat_config(**options: Any) -> ModelConfig:
         "local_conv": {"size": 3, "target": "v"} if chosen.local_conv else None,
         "token_shift": chosen.shift_tokens,
         "positions": chosen.positions(),
-        "feed_forward": {"kind": "glu" if chosen.ff_glu else "gelu", "chunks": chosen.ff_chunks},
+        "feed_forward": feed_forward,
         "feed_forward_by_layer": {layer - 1: product_keys for layer in chosen.pkm_layers},
         "axial_block": {"width": chosen.local_attn_window_size, "scale": chosen.scale}
         if chosen.attend_axially
@@ -249,4 +262,6 @@ def lat_config(**options: Any) -> ModelConfig:
         "head": "plain",
         "reversible": chosen.reversible,
     }
+    if context is not None:
+        values["context"] = context
     return ModelConfig.parse(values, "lat_config")

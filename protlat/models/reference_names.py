@@ -142,7 +142,8 @@ class LatOptions(Config):
         n_global = self.heads - n_local
         if n_global and self.linformer_settings is not None:
             groups.append({
-                "kind": "linformer", "n_heads": n_global, "max_length": self.max_seq_len, "k": self.linformer_settings.k,
+                "kind": "linformer", "n_heads": n_global, "max_length": self.max_seq_len,
+                "k": self.linformer_settings.k,
             })  # fmt: skip
         elif n_global:
             groups.append({

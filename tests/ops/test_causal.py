@@ -41,6 +41,7 @@ def plain_linear(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: o
 FORMS = {
     "linear": (linear, plain_linear),
     "exponential": (exponential, reference.causal_exp_attention),
+    "referenced": (exponential, reference.causal_exp_attention),
     "merged": (exponential, reference.causal_exp_attention),
 }
 
@@ -49,10 +50,17 @@ FORMS = {
 def form(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Fast and plain; `merged` takes the way of keys beyond the range of a float, whatever they are."""
-    if request.param == "merged":
-        monkeypatch.setattr(causal_exp, "_SAFE_RANGE", -1.0)
+    """Fast and plain."""
+    take_the_way_of(request.param, monkeypatch)
     return FORMS[request.param]
+
+
+def take_the_way_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`referenced`: of keys that need a reference; `merged`: of keys beyond the range of a float; whatever they are."""
+    if name == "merged":
+        monkeypatch.setattr(causal_exp, "_SAFE_RANGE", -1.0)
+    if name in ("merged", "referenced"):
+        monkeypatch.setattr(causal_exp, "_is_moderate", lambda *_: False)
 
 
 def check(ours: torch.Tensor, theirs: torch.Tensor, inputs: list[torch.Tensor]) -> None:
@@ -98,8 +106,7 @@ def test_turned_in_the_numerator_only(rng: torch.Generator, form, blindspot: int
 @pytest.mark.parametrize("name", FORMS)
 def test_pieces(rng: torch.Generator, monkeypatch: pytest.MonkeyPatch, name: str, blindspot: int) -> None:
     """Values and gradients, the range of the keys changing from piece to piece."""
-    if name == "merged":
-        monkeypatch.setattr(causal_exp, "_SAFE_RANGE", -1.0)
+    take_the_way_of(name, monkeypatch)
     inputs = heads(rng, 2 * 31)
     with torch.no_grad():
         inputs[1] *= torch.linspace(0.1, 3, 31, dtype=torch.float64).repeat(2)[:, None, None]
@@ -211,6 +218,18 @@ def test_36_000_tokens(rng: torch.Generator, dtype: torch.dtype, kind: str) -> N
     expected = (weights / weights.sum(1, keepdim=True)) @ v.double()[:, 0]
     tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0.01, "atol": 0.0}
     torch.testing.assert_close(out[-3:, 0].double(), expected, **tolerance)
+
+
+def test_sums_stay_wide_under_autocast(rng: torch.Generator) -> None:
+    """20,000 equal keys of weight one and a value of one: sums in bfloat16 would stop growing at 256."""
+    ones = torch.ones(20_000, 1, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, past = causal_exp_attention(ones * 0, ones * 0, ones, Segments([20_000]), past=PeakedPast())
+        linear_out, sums = causal_linear_attention(ones, ones, ones, Segments([20_000]), past=Past())
+    for values, seen in ((out, past.seen), (linear_out, sums.seen)):
+        assert seen.norm.dtype == torch.float32
+        torch.testing.assert_close(seen.norm, torch.full_like(seen.norm, 20_000.0))
+        torch.testing.assert_close(values, torch.ones_like(values), rtol=1e-5, atol=0)
 
 
 def test_queries_that_read_nothing(rng: torch.Generator) -> None:

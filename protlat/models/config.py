@@ -11,6 +11,7 @@ from protlat.config import Config
 from protlat.nn.attention import AnyAttention, EfficientAttentionConfig, WindowAttentionConfig
 from protlat.nn.attention.forget import check_forget_gate
 from protlat.nn.axial import AxialBlockConfig
+from protlat.nn.cross_attention import AnyContext
 from protlat.nn.feed_forward import FeedForwardConfig, GeluConfig
 from protlat.nn.gate import GateConfig
 from protlat.nn.local_conv import LocalConvConfig
@@ -64,6 +65,9 @@ class ModelConfig(Config):
     """Feed-forwards of single layers, by 0-based layer number, in place of `feed_forward`."""
     axial_block: AxialBlockConfig | None = None
     """A block behind each block whose attention runs along positions of equal offset modulo a width; null for none."""
+    context: AnyContext | None = None
+    """Attention to a second sequence (an encoder's output) behind each block: efficient, softmax or linformer; null for
+    none."""
     dropout: DropoutConfig = DropoutConfig()
     """Shares of values dropped in training."""
     embedding_dim: int | None = Field(None, ge=1)

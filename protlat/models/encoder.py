@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from protlat.models.context import fill_context, take_context
 from protlat.models.transformer import Body, round_up
 from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments
@@ -36,6 +37,8 @@ class Encoder(Body):
         segments: Segments,
         layers: Sequence[int] = (-1,),
         state: RecurrentState | None = None,
+        context: torch.Tensor | None = None,
+        context_segments: Segments | None = None,
     ) -> dict[int, torch.Tensor]:
         """Vectors of the layers asked for.
 
@@ -50,6 +53,11 @@ class Encoder(Body):
         state : RecurrentState or None
             Causal models: memories of the tokens before these, which `segments.offsets` counts. Read from
             ``state.before``, written to ``state.after``.
+        context : torch.Tensor, shape (T', C), or None
+            For a model with `context` settings: vectors that sequences read, end to end. Not needed where the state
+            remembers them.
+        context_segments : Segments or None
+            Where the context of each sequence lies.
 
         Returns
         -------
@@ -59,10 +67,15 @@ class Encoder(Body):
         Raises
         ------
         ConfigError
-            A layer that the model does not have, or a state for a model that is not causal.
+            A layer that the model does not have, a state for a model that is not causal, a context where none is
+            received or none where one is.
+        SequenceError
+            Not one context for each sequence, or a sequence or context longer than the model can read.
         """
         n_tokens = len(tokens)
+        given = take_context(self.config, context, context_segments, state, len(segments))
         if self.rounds(state):
             tokens, segments = round_up(tokens, segments, self.pad_id)
-        out = self.run(self.widen(self.embedding(tokens)), segments, layers, state)
+            given = fill_context(given, len(segments))
+        out = self.run(self.widen(self.embedding(tokens)), segments, layers, state, given)
         return out if len(tokens) == n_tokens else {layer: x[:n_tokens] for layer, x in out.items()}

@@ -67,6 +67,8 @@ class LanguageModel(PretrainedModel):
         segments: Segments,
         at: torch.Tensor | None = None,
         state: RecurrentState | None = None,
+        context: torch.Tensor | None = None,
+        context_segments: Segments | None = None,
     ) -> torch.Tensor:
         """Logits over the alphabet.
 
@@ -78,13 +80,16 @@ class LanguageModel(PretrainedModel):
             Packed positions to predict at; None: all.
         state : RecurrentState or None
             Causal models: memories of the tokens before these (see `Encoder.forward`).
+        context : torch.Tensor, shape (T', C), or None
+        context_segments : Segments or None
+            For models with `context` settings (see `Encoder.forward`).
 
         Returns
         -------
         torch.Tensor, shape (P, V) or (T, V), float32
             `MaskedLM`: of the token at that position; `CausalLM`: of the one after it.
         """
-        x = self.encoder(tokens, segments, state=state)[self.config.n_layers]
+        x = self.encoder(tokens, segments, (-1,), state, context, context_segments)[self.config.n_layers]
         if at is None:
             return self.head(x, self.encoder.embedding.weight)
         # Few sizes here too: see `round_up`.

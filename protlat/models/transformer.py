@@ -14,11 +14,13 @@ from torch.utils.checkpoint import checkpoint
 from protlat.alphabet import PROTEIN, Alphabet
 from protlat.errors import ConfigError
 from protlat.models.config import ModelConfig
+from protlat.models.context import fill_context, take_context, take_padded_context
 from protlat.models.hub import PretrainedModel
 from protlat.nn.attention.layer import AttentionLayer
 from protlat.nn.attention.linformer import share_maps
 from protlat.nn.axial import AxialBlock
 from protlat.nn.block import Block
+from protlat.nn.cross_attention import Context, CrossAttention, CrossBlock
 from protlat.nn.norms import build_norm
 from protlat.nn.reversible import Addition, reversible_chain
 from protlat.nn.state import RecurrentState
@@ -45,16 +47,21 @@ class Body(PretrainedModel):
         self.config, self.alphabet = config, alphabet
         # A plain attribute: compilers cannot follow a look at settings that may not be there.
         self.max_length = config.max_length
+        limits = (self.max_length, getattr(config.context, "max_length", None))
+        self.takes_filler = all(limit is None or limit >= _LARGEST_STEP for limit in limits)
         self.build_input()
         self.positions = config.positions.build(config.d_model)
         self.embedding_dropout = nn.Dropout(config.dropout.embedding)
         self.blocks = nn.ModuleList(self._block(layer) for layer in range(config.n_layers))
         axial = config.n_layers if config.axial_block is not None else 0
         self.axial_blocks = nn.ModuleList(self._axial_block(layer) for layer in range(axial))
-        shared = share_maps(self.blocks.modules())
-        if shared is not None:
-            # Linformer matrices that all layers read; they stand here, once.
-            self.shared_maps = shared
+        cross = config.n_layers if config.context is not None else 0
+        self.cross_blocks = nn.ModuleList(self._cross_block() for _ in range(cross))
+        # Linformer matrices that all layers read; they stand here, once.
+        for name, readers in (("shared_maps", self.blocks), ("shared_context_maps", self.cross_blocks)):
+            shared = share_maps(readers.modules())
+            if shared is not None:
+                self.add_module(name, shared)
         self.final_norm = build_norm(config.norm, config.d_model)
         self.reset_parameters()
 
@@ -84,14 +91,28 @@ class Body(PretrainedModel):
             config.dropout.attention_layer,
         )  # fmt: skip
 
-    def _stages(self, layer: int) -> Iterator[tuple[str, Block]]:
-        """Residual blocks of one 0-based layer, in order, each with the name of its part of a state."""
-        for name in ("blocks", "axial_blocks"):
+    def _cross_block(self) -> CrossBlock:
+        config, context, dropout = self.config, self.config.context, self.config.dropout
+        assert context is not None
+        attention = CrossAttention(
+            config.d_model, context.width or config.d_model, context.n_heads, context.head_dim or config.head_dim,
+            context.build(),
+        )  # fmt: skip
+        feed_forward = context.feed_forward.build(config.d_model, dropout.feed_forward)
+        return CrossBlock(
+            config.d_model, attention, feed_forward, config.norm, dropout.residual, dropout.attention_layer
+        )
+
+    def _stages(
+        self, layer: int, context: Context | None = None
+    ) -> Iterator[tuple[str, Block | CrossBlock, dict[str, Context | None]]]:
+        """Residual blocks of one 0-based layer, in order, each with the name of its part of a state and further input."""
+        for name in ("blocks", "axial_blocks", "cross_blocks"):
             blocks: nn.ModuleList = self.get_submodule(name)  # type: ignore[assignment]
             if len(blocks):
                 block = blocks[layer]
-                assert isinstance(block, Block)
-                yield f"{name}.{layer}", block
+                assert isinstance(block, Block | CrossBlock)
+                yield f"{name}.{layer}", block, {"context": context} if isinstance(block, CrossBlock) else {}
 
     def reset_parameters(self) -> None:
         """Normal weights of spread 0.02, zero biases; layers that write to the residual stream smaller with depth.
@@ -102,15 +123,21 @@ class Body(PretrainedModel):
         """
         for module in self.modules():
             init_module(module)
-        blocks = [block for layer in range(self.config.n_layers) for _, block in self._stages(layer)]
+        blocks = [block for layer in range(self.config.n_layers) for _, block, _ in self._stages(layer)]
         std = INIT_STD / math.sqrt(2 * len(blocks))
         for block in blocks:
             nn.init.normal_(block.attention.mix.weight, std=std)
             block.feed_forward.start_output(std)
-            block.attention.reset_gates()
+            if isinstance(block, Block):
+                block.attention.reset_gates()
 
     def run(
-        self, x: torch.Tensor, segments: Segments, layers: Sequence[int], state: RecurrentState | None
+        self,
+        x: torch.Tensor,
+        segments: Segments,
+        layers: Sequence[int],
+        state: RecurrentState | None,
+        context: Context | None = None,
     ) -> dict[int, torch.Tensor]:
         """Vectors of the layers asked for, from what stands before the positions, (T, E)."""
         if state is not None and not self.config.causal:
@@ -118,45 +145,91 @@ class Body(PretrainedModel):
         wanted = {self.resolve_layer(layer) for layer in layers}
         x = self.embedding_dropout(self.positions(x, segments))
         values = self._reversible_layers if self.config.reversible else self._layers
-        out = values(x, segments, wanted, state)
+        out = values(x, segments, wanted, state, context)
         if self.config.n_layers in wanted:
             out[self.config.n_layers] = self.final_norm(out[self.config.n_layers])
         return out
 
     def _layers(
-        self, x: torch.Tensor, segments: Segments, wanted: set[int], state: RecurrentState | None
+        self,
+        x: torch.Tensor,
+        segments: Segments,
+        wanted: set[int],
+        state: RecurrentState | None,
+        context: Context | None,
     ) -> dict[int, torch.Tensor]:
         out = {0: x} if 0 in wanted else {}
         recompute = self.config.checkpoint_activations and torch.is_grad_enabled()
         for number in range(1, max(wanted) + 1):
             if recompute:
-                x = checkpoint(self._layer, number - 1, x, segments, state, use_reentrant=False)
+                x = checkpoint(self._layer, number - 1, x, segments, state, context, use_reentrant=False)
             else:
-                x = self._layer(number - 1, x, segments, state)
+                x = self._layer(number - 1, x, segments, state, context)
             if number in wanted:
                 out[number] = x
         return out
 
-    def _layer(self, layer: int, x: torch.Tensor, segments: Segments, state: RecurrentState | None) -> torch.Tensor:
-        for name, block in self._stages(layer):
-            x = block(x, segments, None if state is None else state.sub(name))
+    def _layer(
+        self,
+        layer: int,
+        x: torch.Tensor,
+        segments: Segments,
+        state: RecurrentState | None,
+        context: Context | None,
+    ) -> torch.Tensor:
+        for name, block, more in self._stages(layer, context):
+            x = block(x, segments, None if state is None else state.sub(name), **more)
         return x
 
     def _reversible_layers(
-        self, x: torch.Tensor, segments: Segments, wanted: set[int], state: RecurrentState | None
+        self,
+        x: torch.Tensor,
+        segments: Segments,
+        wanted: set[int],
+        state: RecurrentState | None,
+        context: Context | None,
     ) -> dict[int, torch.Tensor]:
         additions: list[Addition] = []
         number_at = {0: 0}
         for layer in range(max(wanted)):
-            for name, block in self._stages(layer):
+            for name, block, more in self._stages(layer, context):
                 memory = None if state is None else state.sub(name)
-                additions.append(partial(block.attend, segments=segments, state=memory))
+                additions.append(partial(block.attend, segments=segments, state=memory, **more))
                 additions.append(partial(block.feed, segments=segments, state=memory))
             number_at[len(additions)] = layer + 1
         means = reversible_chain(x, additions, [at for at, number in number_at.items() if number in wanted])
         return {number_at[at]: mean for at, mean in means.items()}
 
-    def forward_padded(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def remember(self, context: torch.Tensor, context_segments: Segments) -> RecurrentState:
+        """A state that holds what a causal model needs of the contexts, so that calls with it need none.
+
+        Parameters
+        ----------
+        context : torch.Tensor, shape (T', C)
+        context_segments : Segments
+
+        Raises
+        ------
+        ConfigError
+            The model receives no context, or one of another width, or is not causal.
+        """
+        if not self.config.causal:
+            raise ConfigError("this model is not causal, so it keeps no state; train one with model.causal=true")
+        state = RecurrentState()
+        given = take_context(self.config, context, context_segments, state, len(context_segments))
+        assert given is not None
+        for layer, block in enumerate(self.cross_blocks):
+            assert isinstance(block, CrossBlock)
+            block.attention.remember(given, state.sub(f"cross_blocks.{layer}.attention"))
+        return state.next()
+
+    def forward_padded(
+        self,
+        x: torch.Tensor,
+        mask: torch.Tensor,
+        context: torch.Tensor | None = None,
+        context_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Last-layer vectors of a padded batch; `pad_sequences` makes one of sequences of any length.
 
         Parameters
@@ -164,13 +237,18 @@ class Body(PretrainedModel):
         x : torch.Tensor, shape (B, L) int64 tokens, or (B, L, E) vectors for a `Transformer`
         mask : torch.Tensor, shape (B, L), bool
             True = token; tokens stand before the padding of each row. What stands in the padding is never read.
+        context : torch.Tensor, shape (B, L', C), or None
+            For a model that receives one: row b is read by row b of x.
+        context_mask : torch.Tensor, shape (B, L'), bool, or None
+            True = token; None: all are.
 
         Returns
         -------
         torch.Tensor, shape (B, L, E)
             Zero in the padding.
         """
-        packed = self(pack(x, mask), Segments.from_mask(mask))
+        vectors, context_segments = take_padded_context(context, context_mask)
+        packed = self(pack(x, mask), Segments.from_mask(mask), context=vectors, context_segments=context_segments)
         return unpack(packed[self.config.n_layers], mask)
 
     def resolve_layer(self, layer: int) -> int:
@@ -193,7 +271,7 @@ class Body(PretrainedModel):
 
         The filler could be longer than the longest sequence allowed, and it has no row in a state.
         """
-        return state is None and (self.max_length is None or self.max_length >= _LARGEST_STEP)
+        return state is None and self.takes_filler
 
 
 class Transformer(Body):
@@ -233,6 +311,8 @@ class Transformer(Body):
         segments: Segments,
         layers: Sequence[int] = (-1,),
         state: RecurrentState | None = None,
+        context: torch.Tensor | None = None,
+        context_segments: Segments | None = None,
     ) -> dict[int, torch.Tensor]:
         """Vectors of the layers asked for.
 
@@ -240,7 +320,7 @@ class Transformer(Body):
         ----------
         x : torch.Tensor, shape (T, E)
             Vectors of all sequences, end to end.
-        segments, layers, state
+        segments, layers, state, context, context_segments
             As in `Encoder.forward`; layer 0 is x with its positions.
 
         Returns
@@ -251,12 +331,15 @@ class Transformer(Body):
         Raises
         ------
         ConfigError
-            A layer that the model does not have, or a state for a model that is not causal.
+            A layer that the model does not have, a state for a model that is not causal, a context where none is
+            received or none where one is.
         """
         n_rows = len(x)
+        given = take_context(self.config, context, context_segments, state, len(segments))
         if self.rounds(state):
             x, segments = round_up(x, segments, 0)
-        out = self.run(x, segments, layers, state)
+            given = fill_context(given, len(segments))
+        out = self.run(x, segments, layers, state, given)
         return out if len(x) == n_rows else {layer: value[:n_rows] for layer, value in out.items()}
 
 

@@ -49,7 +49,8 @@ class Encoder(Body):
         segments : Segments
             Where each sequence lies.
         layers : sequence of int
-            0 is the token embedding, i the residual stream after block i, n_layers (or -1) the final norm's output.
+            0 is the token embedding, i the residual stream after layer i (of a reversible model: the mean of its two
+            streams), n_layers (or -1) the final norm's output.
         state : RecurrentState or None
             Causal models: memories of the tokens before these, which `segments.offsets` counts. Read from
             ``state.before``, written to ``state.after``.

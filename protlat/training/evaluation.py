@@ -97,7 +97,7 @@ class Validator:
         """Batches of one rank; those that go on from each other are neighbours."""
         for chain in (self.plan.chains if whole else self._short)[rank::world_size]:
             for picks in chain:
-                yield self.plan.dataset.batch(picks, epoch=0)
+                yield self.plan.batch(picks)
 
     def _add(self, tally: Tally, batch: TrainingBatch, nll: np.ndarray, correct: np.ndarray) -> None:
         ends = None if batch.at is not None else batch.targets.cpu().numpy() == self.reader.alphabet.eos_id
@@ -125,7 +125,7 @@ class Validator:
             for _ in range(n_rounds):
                 batch = next(batches, None)
                 if batch is None:
-                    spare = self.plan.dataset.batch(chains[0][0], epoch=0)
+                    spare = self.plan.batch(chains[0][0])
                     self._predict(engine, spare.to(process.device), None)
                     continue
                 nll, correct, state = self._predict(engine, batch.to(process.device), state)

@@ -62,9 +62,9 @@ class NextTokenFloors:
                 cells, n = np.unique(np.concatenate(held), return_counts=True)
                 counts[cells] += n
                 held, n_held = [], 0
-        counts = counts.reshape(size, size, size)
-        counts[:, :, ~self._possible] = 0
-        return counts
+        cube: np.ndarray = counts.reshape(size, size, size)
+        cube[:, :, ~self._possible] = 0
+        return cube
 
     def _probabilities(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """P1 (V,), P2 (V, V) and P3 (V, V, V), the predicted token last."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from protlat.data.batch import TrainingBatch
 from protlat.data.batching import cut_by_tokens
 from protlat.data.dataset import MaskedDataset, SequenceSource
 from protlat.data.masking import Masker, MaskingConfig
@@ -66,6 +67,12 @@ class ValidationPlan:
                 self.chains.append(_chain(int(items[0]), int(lengths[items[0]]), tokens_per_batch))
             else:
                 self.chains.append([items])
+
+    def batch(self, picks: Picks) -> TrainingBatch:
+        """One batch of a chain."""
+        if isinstance(picks, Spans):
+            return self.next_token.batch(picks, 0)
+        return self.dataset.batch(picks, 0)
 
     @property
     def next_token(self) -> NextTokenDataset:

@@ -248,3 +248,17 @@ def test_activation_memory_does_not_grow_with_depth() -> None:
     assert peak_bytes(24, True) <= 1.05 * peak_bytes(3, True)
     # What the measure says of the plain network
     assert peak_bytes(24, False) > 6 * peak_bytes(3, False)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_random_numbers_of_a_gpu_are_replayed() -> None:
+    net = layers(8, 16, torch.Generator().manual_seed(0)).cuda()
+    x = torch.randn(50, 16, dtype=torch.float64, device="cuda")
+    found = []
+    for chain in (plain_chain, reversible_chain):
+        torch.manual_seed(4)
+        out = chain(x, list(net), {8})[8]
+        found.append(torch.autograd.grad(out.square().sum(), list(net.parameters())))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, **EXACT)

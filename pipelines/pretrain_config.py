@@ -14,7 +14,7 @@ from protlat.data.batching import BatchingConfig
 from protlat.data.masking import MaskingConfig
 from protlat.errors import CheckpointError, ConfigError
 from protlat.models import ModelConfig, load_preset, preset_names, read_model_config, resolve_model_folder
-from protlat.training.carry import why_no_bounded_state
+from protlat.models.recurrence import passes_state, why_no_bounded_state
 from protlat.training.checkpoint import CheckpointConfig
 from protlat.training.engine import EngineConfig
 from protlat.training.evaluation import EvaluationConfig
@@ -106,7 +106,7 @@ class PretrainConfig(Config):
     @property
     def passes_state(self) -> bool:
         """Whether documents of any length can be scored as one, piece after piece."""
-        return self.model.causal and why_no_bounded_state(self.model) is None
+        return passes_state(self.model)
 
 
 def load_config(

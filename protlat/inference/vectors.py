@@ -14,6 +14,8 @@ from protlat.inference.batches import BatchRunner
 from protlat.inference.naming import Column
 from protlat.inference.settings import LongConfig
 from protlat.inference.windows import blend_weights, window_spans
+from protlat.models.recurrence import passes_state
+from protlat.nn.state import RecurrentState
 
 if TYPE_CHECKING:
     from protlat.models import Encoder
@@ -93,10 +95,25 @@ class Embedder:
 
     def _states(self, pieces: Sequence[np.ndarray]) -> list[dict[int, torch.Tensor]]:
         """Hidden states of each piece by layer, (len(piece), E)."""
+        if len(pieces) == 1 and len(pieces[0]) > self.toks_per_batch and passes_state(self.encoder.config):
+            return [self._states_in_turn(pieces[0])]
         batch = pack_ids(pieces).to(self._device)
         hidden = self.encoder(batch.tokens, batch.segments, layers=self._layers)
         split = {layer: states.split(batch.segments.lengths) for layer, states in hidden.items()}
         return [{layer: states[i] for layer, states in split.items()} for i in range(len(pieces))]
+
+    def _states_in_turn(self, ids: np.ndarray) -> dict[int, torch.Tensor]:
+        """The same of one long sequence and a causal model: parts that pass the state on, in the memory of one part."""
+        state, found = RecurrentState(), dict[int, torch.Tensor]()
+        for start in range(0, len(ids), self.toks_per_batch):
+            part = pack_ids([ids[start : start + self.toks_per_batch]], [start]).to(self._device)
+            hidden = self.encoder(part.tokens, part.segments, layers=self._layers, state=state)
+            state = state.next()
+            for layer, states in hidden.items():
+                if layer not in found:
+                    found[layer] = states.new_empty(len(ids), states.shape[1])
+                found[layer][start : start + len(states)] = states
+        return found
 
     def _reduce(self, states: dict[int, torch.Tensor], n_residues: int) -> dict[Column, torch.Tensor]:
         """Take the asked-for vectors, in float32, out of the states of <cls>, the residues and <eos>."""

@@ -8,19 +8,7 @@ import numpy as np
 import torch
 
 from protlat.data.batch import TrainingBatch
-from protlat.models import ModelConfig
 from protlat.nn.state import RecurrentState
-
-
-def why_no_bounded_state(model: ModelConfig) -> str | None:
-    """Why a model's state cannot be passed on for ever, in words; None: it can."""
-    if model.max_length is not None:
-        return f"{model.positions.kind} positions end at {model.max_length}"
-    for layer in range(model.n_layers):
-        for group in model.groups_of(layer):
-            if group.state_grows:
-                return f"{group.kind} heads (layer {layer}) keep every token"
-    return None
 
 
 def begin_state(before: RecurrentState | None, carried: np.ndarray, device: torch.device | str) -> RecurrentState:

@@ -13,7 +13,7 @@ from protlat.inference.batches import OutOfMemoryOnOne
 from protlat.inference.naming import Column
 from protlat.inference.settings import LongConfig
 from protlat.inference.vectors import Embedder
-from protlat.models import Encoder
+from protlat.models import Encoder, ModelConfig
 
 COLUMNS = [Column(kind, layer) for kind in ("mean", "per_tok", "cls") for layer in (0, 2)]
 
@@ -141,3 +141,22 @@ def test_values_beyond_float16_are_refused_not_made_infinite(model_folder: Path)
         model.embedding.weight[PROTEIN.ids["W"]] = 1e6
     with pytest.raises(SequenceError, match=r"beyond float16's 65504; use --store float32"):
         run(Embedder(model, [Column("per_tok", 0)], 1000, store="float16"), [PROTEIN.encode("MKTW")])
+
+
+def test_a_causal_model_reads_a_long_sequence_in_parts_that_pass_the_state() -> None:
+    settings = {"d_model": 16, "n_layers": 2, "head_dim": 8, "causal": True}
+    torch.manual_seed(0)
+    encoder = Encoder(ModelConfig.parse(settings), PROTEIN).double().eval()
+    ids = PROTEIN.encode("LAGVSERTIDPKQNFYMHWC" * 20)
+    columns = [Column("per_tok", 2), Column("mean", 2), Column("per_tok", 0)]
+    found = []
+    for toks_per_batch in (1000, 37):
+        embedder = Embedder(encoder, columns, toks_per_batch)
+        sizes: list[int] = []
+        handle = encoder.register_forward_pre_hook(lambda module, args, sizes=sizes: sizes.append(len(args[0])))
+        [(_, vectors)] = embedder.run([ids], ["long"])
+        handle.remove()
+        assert max(sizes) <= toks_per_batch
+        found.append(vectors)
+    for column in columns:
+        np.testing.assert_allclose(found[1][column], found[0][column], rtol=1e-6, atol=1e-7)

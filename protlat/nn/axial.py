@@ -104,68 +104,30 @@ class AxialBlock(Block):
         groups = axial_groups(segments, self.width)
         if state is None:
             return self.attention(x[groups.order], groups.segments)[groups.inverse]
-        return self._with_memories(x[groups.order], groups, len(segments), state)[groups.inverse]
-
-    def _with_memories(
-        self, rows: torch.Tensor, groups: AxialGroups, n_sequences: int, state: RecurrentState
-    ) -> torch.Tensor:
-        """Groups that begin here and groups that go on, apart: the former have no memory yet."""
-        lengths = torch.tensor(groups.segments.lengths, device=rows.device)
-        begun = torch.tensor(groups.segments.offsets or [0] * len(lengths), device=rows.device)
-        columns = _Columns(n_sequences, self.width)
-        out, where = [], []
-        for goes_on in (False, True):
-            chosen = ((begun > 0) == goes_on).nonzero().flatten()
-            if len(chosen) == 0:
-                continue
-            token_group = torch.repeat_interleave(torch.arange(len(lengths), device=rows.device), lengths)
-            tokens = torch.isin(token_group, chosen).nonzero().flatten()
-            part = Segments(lengths[chosen].tolist(), rows.device, begun[chosen].tolist())
-            memory = _GroupState(columns, state, groups.columns[chosen], goes_on)
-            out.append(self.attention(rows[tokens], part, memory))
-            where.append(tokens)
-        columns.store()
-        order = torch.cat(where)
-        return torch.cat(out)[order.argsort()]
+        columns = _ColumnState(state, groups.columns, (len(segments), self.width))
+        return self.attention(x[groups.order], groups.segments, columns)[groups.inverse]
 
 
-class _Columns:
-    """Memories of all columns, gathered over the parts of a call: (S * W, ...) by name, zero where nothing was read."""
+class _ColumnState(RecurrentState):
+    """The state of the columns that a call reads, out of the W columns of every sequence.
 
-    def __init__(self, n_sequences: int, width: int) -> None:
-        self.n_sequences, self.width = n_sequences, width
-        self.written: dict[str, tuple[RecurrentState, str, torch.Tensor]] = {}
+    Outside stand memories (S, W, ...), zero where nothing was read: that is no memory, by the rule of `RecurrentState`,
+    since such a column begins at offset 0.
+    """
 
-    def write(self, outer: RecurrentState, path: str, name: str, rows: torch.Tensor, value: torch.Tensor) -> None:
-        if path in self.written:
-            memory = self.written[path][2]
-        else:
-            before = outer.get(name)
-            shape = (self.n_sequences * self.width, *value.shape[1:])
-            memory = value.new_zeros(shape) if before is None else before.flatten(0, 1)
-        self.written[path] = (outer, name, memory.index_copy(0, rows, value))
-
-    def store(self) -> None:
-        """Leave (S, W, ...) for the next call."""
-        for outer, name, memory in self.written.values():
-            outer.put(name, memory.unflatten(0, (self.n_sequences, self.width)))
-
-
-class _GroupState(RecurrentState):
-    """The state of some groups, as the layer inside sees it."""
-
-    def __init__(
-        self, columns: _Columns, outer: RecurrentState, rows: torch.Tensor, goes_on: bool, path: str = ""
-    ) -> None:
+    def __init__(self, outer: RecurrentState, rows: torch.Tensor, shape: tuple[int, int]) -> None:
         super().__init__()
-        self.columns, self.outer, self.rows, self.goes_on, self.path = columns, outer, rows, goes_on, path
+        self.outer, self.rows, self.shape = outer, rows, shape
 
-    def sub(self, name: str) -> _GroupState:
-        return _GroupState(self.columns, self.outer.sub(name), self.rows, self.goes_on, f"{self.path}{name}.")
+    def sub(self, name: str) -> _ColumnState:
+        return _ColumnState(self.outer.sub(name), self.rows, self.shape)
 
     def get(self, name: str) -> torch.Tensor | None:
-        memory = self.outer.get(name) if self.goes_on else None
+        memory = self.outer.get(name)
         return None if memory is None else memory.flatten(0, 1)[self.rows]
 
     def put(self, name: str, value: torch.Tensor) -> None:
-        self.columns.write(self.outer, self.path + name, name, self.rows, value)
+        before = self.outer.get(name)
+        sequences, width = self.shape
+        memory = value.new_zeros(sequences * width, *value.shape[1:]) if before is None else before.flatten(0, 1)
+        self.outer.put(name, memory.index_copy(0, self.rows, value).unflatten(0, self.shape))

@@ -75,7 +75,9 @@ def decay_attention(
     ----------
     Dao and Gu 2024 (Mamba-2), section 6; Hwang et al. 2024 (Hydra), section 2.3; Sun et al. 2023 (RetNet), equation 7.
     """
-    return _attend(q, k, v, log_decay, segments, causal, own, normaliser, chunk, None)[0]
+    # Autocast would take the float32 sums in half precision.
+    with torch.autocast(v.device.type, enabled=False):
+        return _attend(q, k, v, log_decay, segments, causal, own, normaliser, chunk, None)[0]
 
 
 def decay_attention_from(
@@ -100,9 +102,10 @@ def decay_attention_from(
     log_decay = log_decay.expand(len(q), -1)
     if start is None:
         start = _empty(q, v, len(segments), normaliser)
-    if max(segments.lengths) == 1:
-        return _step(start, q, k, v, log_decay, own)
-    out, after = _attend(q, k, v, log_decay, segments, True, own, normaliser, chunk, start)
+    with torch.autocast(v.device.type, enabled=False):
+        if max(segments.lengths) == 1:
+            return _step(start, q, k, v, log_decay, own)
+        out, after = _attend(q, k, v, log_decay, segments, True, own, normaliser, chunk, start)
     assert after is not None
     return out, after
 

@@ -55,12 +55,27 @@ def delta_rule(
     ----------
     Yang et al. 2024 (DeltaNet), section 3.2 and equation 8 to 11; Yang et al. 2025 (Gated DeltaNet), section 3.3.
     """
-    dtype = v.dtype
-    wide = torch.promote_types(dtype, torch.float32)
     if start is None:
+        wide = torch.promote_types(v.dtype, torch.float32)
         start = v.new_zeros(len(segments), q.shape[1], q.shape[2], v.shape[2], dtype=wide)
-    if max(segments.lengths) == 1:
-        return _step(start, q, k, v, beta, log_decay)
+    # Autocast would take the float32 products in half precision.
+    with torch.autocast(v.device.type, enabled=False):
+        if max(segments.lengths) == 1:
+            return _step(start, q, k, v, beta, log_decay)
+        return _in_chunks(start, q, k, v, beta, log_decay, segments, chunk)
+
+
+def _in_chunks(
+    start: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    beta: torch.Tensor,
+    log_decay: torch.Tensor | None,
+    segments: Segments,
+    chunk: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype, wide = v.dtype, start.dtype
     chunks = causal_chunks(segments, min(chunk, 1 << (max(segments.lengths) - 1).bit_length()))
     q, k, v, weight = (to_chunks(x, chunks).to(wide) for x in (q, k, v, beta[..., None]))
     if not chunks.is_view:

@@ -166,6 +166,21 @@ def test_reference_implementation_agrees(rng: torch.Generator, causal: bool, opt
     torch.testing.assert_close(*out, **EXACT)
 
 
+@pytest.mark.parametrize("kind", ["decay", "delta"])
+def test_autocast_leaves_wide_sums_alone(rng: torch.Generator, kind: str) -> None:
+    """Values and gradients of the heads are those without autocast, where their input is float32."""
+    config = DecayAttentionConfig(n_heads=2) if kind == "decay" else DeltaAttentionConfig(n_heads=2)
+    core, segments = config.build(8, True), Segments([100, 1, 70])
+    q, k, v, extra = (torch.randn(171, 2, n, generator=rng).requires_grad_() for n in (8, 8, 8, config.n_extra))
+    results = []
+    for on in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=on):
+            out = core(q, k, v, segments, None, extra)
+        results.append([out, *torch.autograd.grad(out.sum(), [q, k, v, extra])])
+    for ours, theirs in zip(*results, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 REFUSED = {
     "no_decay_heads 3 leaves none of 3 decay heads": {"attention": [{**_DECAY, "no_decay_heads": 3}]},
     "set feature_map to elu, relu or softmax": {"attention": [{**_DECAY, "normaliser": True}]},

@@ -2,6 +2,7 @@
 
 from protlat.models.config import DropoutConfig, ModelConfig
 from protlat.models.encoder import Encoder
+from protlat.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from protlat.models.hub import describe_model, model_hash, read_model_config, resolve_model_folder
 from protlat.models.language_model import CausalLM, LanguageModel, MaskedLM, language_model_class
 from protlat.models.presets import load_preset, preset_names
@@ -11,6 +12,8 @@ __all__ = [
     "CausalLM",
     "DropoutConfig",
     "Encoder",
+    "EncoderDecoder",
+    "EncoderDecoderConfig",
     "LanguageModel",
     "MaskedLM",
     "ModelConfig",

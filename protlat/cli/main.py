@@ -21,7 +21,10 @@ VERBS = {
         "protlat.cli.prep:prep",
         "Read, check, de-duplicate, split and tokenize sequences or documents into shards.",
     ),
-    "pretrain": ("protlat.cli.pretrain:pretrain", "Pretrain an encoder on shards by masked language modelling."),
+    "pretrain": (
+        "protlat.cli.pretrain:pretrain",
+        "Pretrain an encoder on shards by masked or causal language modelling.",
+    ),
     "ablate": ("protlat.cli.ablate:ablate", "Train variants of a model alike, and report what each change is worth."),
     "embed": ("protlat.cli.embed:embed", "Write per-residue and per-sequence vectors."),
     "predict": ("protlat.cli.predict:predict", "Predict masked residues."),

@@ -29,6 +29,11 @@ def _config_class() -> type[Config]:
 @click.option(
     "--tokens-per-batch", "--toks-per-batch", type=click.IntRange(min=3), help="Most tokens of a batch (default: 4096)."
 )
+@click.option(
+    "--long",
+    type=click.Choice(["crop", "pieces", "carry"]),
+    help="Sequences above batching.max_length: a random part, all in pieces, or (causal) the state carried on.",
+)
 @click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Highest learning rate.")
 @click.option("--eval-every", type=click.IntRange(min=1), help="Steps between two evaluations.")
 @click.option(
@@ -44,7 +49,7 @@ def _config_class() -> type[Config]:
 @device_options
 @config_options(_config_class)
 def pretrain(**options: Any) -> None:
-    """Pretrain an encoder on SHARDS by masked-residue modelling.
+    """Pretrain an encoder on SHARDS: masked residues, or the next one (--set model.causal=true).
 
     Example: protlat pretrain shards --model tiny --max-steps 300 -o run
 
@@ -86,6 +91,7 @@ def settings_of(options: dict[str, Any]) -> dict[str, Any]:
         "limits__max_tokens": options["max_tokens"],
         "limits__epochs": options["epochs"],
         "batching__tokens_per_batch": options["tokens_per_batch"],
+        "batching__long": options["long"],
         "optim__lr": options["lr"],
         "evaluation__every_steps": options["eval_every"],
         "checkpoints__every_steps": options["checkpoint_every"],

@@ -36,6 +36,15 @@ OPTIONS = {
         128**2 * 32 + 4 * 2 * 128 * (32 + 128) + 2 * 128 - (8 * 32**2 + 5 * 32),
     ),
     "linformer": ({"linformer_settings": {"k": 8}, "use_rotary_emb": True}, 2 * 2 * 64 * 8),
+    # A block more a layer, and for low rank two matrices
+    "context": (
+        {"receives_context": True, "use_rotary_emb": True},
+        2 * (4 * 32 * 64 + 32 + 8 * 32**2 + 5 * 32 + 4 * 32),
+    ),
+    "low-rank context": (
+        {"receives_context": True, "use_rotary_emb": True, "context_linformer_settings": {"seq_len": 48, "k": 8}},
+        2 * (4 * 32 * 64 + 32 + 8 * 32**2 + 5 * 32 + 4 * 32 + 2 * 48 * 8),
+    ),
     # Embedding, read-out and two projections; LAT's norm stands behind the second and is narrow, ours before it.
     "factorised": (
         {"emb_dim": 8, "use_rotary_emb": True},
@@ -56,7 +65,11 @@ def test_weights_are_those_of_the_formula(rng: torch.Generator, name: str) -> No
     # Attention 4 D h d + D, feed-forward 8 D^2 + 5 D, two norms; embedding, norm, read-out with bias
     layer = 4 * 32 * 64 + 32 + 8 * 32**2 + 5 * 32 + 4 * 32
     assert model.n_parameters() == 2 * layer + 2 * 32 + 33 * 32 + (33 * 32 + 33) + more
-    out = model(torch.randint(4, 24, (30,), generator=rng), Segments([11, 19]))
+    context = {}
+    if config.context is not None:
+        vectors = torch.randn(20, 32, generator=rng)
+        context = {"context": vectors, "context_segments": Segments([7, 13])}
+    out = model(torch.randint(4, 24, (30,), generator=rng), Segments([11, 19]), **context)
     assert out.shape == (30, 33)
     assert out.isfinite().all()
 
@@ -70,6 +83,7 @@ def test_weights_are_those_of_the_formula(rng: torch.Generator, name: str) -> No
         {"attend_axially": True, "dim_head": 8, **WINDOW},
         {"pkm_layers": (2,)},
         {"reversible": True, "ff_chunks": 2, "causal": True},
+        {"receives_context": True},
     ],
 )
 def test_weights_are_as_many_as_in_the_reference_itself(options: dict) -> None:

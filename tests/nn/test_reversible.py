@@ -14,6 +14,7 @@ from protlat.alphabet import PROTEIN
 from protlat.errors import ConfigError
 from protlat.models import CausalLM, Encoder, MaskedLM, ModelConfig
 from protlat.nn.block import Block
+from protlat.nn.cross_attention import Context
 from protlat.nn.reversible import reversible_chain
 from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments
@@ -179,6 +180,34 @@ def test_model_has_the_gradients_of_its_equations(rng: torch.Generator, name: st
         out = run()
         loss = sum((number + 1) * x.sin().sum() for number, x in out.items())
         found.append([*(out[n] for n in range(4)), *torch.autograd.grad(loss, list(model.encoder.parameters()))])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, **EXACT)
+
+
+def test_gradients_reach_a_context(rng: torch.Generator) -> None:
+    encoder = build({"context": {"kind": "efficient", "n_heads": 2}}, MaskedLM).encoder
+    tokens, segments = torch.randint(4, 24, (40,), generator=rng), Segments([25, 15])
+    vectors = torch.randn(13, 16, generator=rng, dtype=torch.float64).requires_grad_()
+    context = Context(vectors, Segments([9, 4]))
+
+    def plainly() -> torch.Tensor:
+        x = encoder.embedding_dropout(encoder.positions(encoder.embedding(tokens), segments))
+        additions = []
+        for block, cross in zip(encoder.blocks, encoder.cross_blocks, strict=True):
+            additions += [lambda x, b=block: b.attend(x, segments), lambda x, b=block: b.feed(x, segments)]
+            additions += [
+                lambda x, c=cross: c.attend(x, segments, context=context),
+                lambda x, c=cross: c.feed(x, segments),
+            ]
+        return encoder.final_norm(plain_chain(x, additions, {len(additions)})[len(additions)])
+
+    def ours() -> torch.Tensor:
+        return encoder(tokens, segments, context=vectors, context_segments=context.segments)[3]
+
+    found = []
+    for run in (plainly, ours):
+        torch.manual_seed(7)
+        found.append(torch.autograd.grad(run().sin().sum(), [vectors, *encoder.parameters()]))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, **EXACT)
 

@@ -19,6 +19,7 @@ from protlat.ops.reference.causal import (
     causal_window_attention,
 )
 from protlat.ops.reference.decay import decay_attention, delta_rule
+from protlat.ops.reference.image import convolve, image_linear_attention
 from protlat.ops.reference.linformer import cross_efficient_attention, cross_softmax_attention, linformer_attention
 from protlat.ops.reference.memory import product_key_memory
 
@@ -30,12 +31,14 @@ __all__ = [
     "causal_softmax_attention",
     "causal_token_shift",
     "causal_window_attention",
+    "convolve",
     "cross_efficient_attention",
     "cross_softmax_attention",
     "decay_attention",
     "delta_rule",
     "depthwise_conv",
     "efficient_attention",
+    "image_linear_attention",
     "linear_attention",
     "linformer_attention",
     "product_key_memory",

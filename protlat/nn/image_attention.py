@@ -1,0 +1,171 @@
+"""Linear attention over the pixels of an image: contact maps, pair features."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from protlat.errors import ConfigError
+
+
+class ImageLinearAttention(nn.Module):
+    """Every output pixel reads one state pooled over all pixels, at linear cost.
+
+    Convolutions make queries and keys (key_dim channels a head) and values (value_dim). Both queries and keys are
+    multiplied by key_dim^(-1/4); keys are softmaxed over pixels, queries over channels; each pixel's query reads the
+    pooled keys x values matrix, and a last convolution mixes the heads.
+
+    Parameters
+    ----------
+    chan : int
+        Channels of the input.
+    chan_out : int or None
+        Channels of the output; None: `chan`.
+    kernel_size, padding : int
+        Of all convolutions, the one that mixes the heads too.
+    stride : int
+        Of the convolutions of queries, keys and values.
+    key_dim, value_dim : int
+        Channels per head.
+    heads : int
+    norm_queries : bool
+        Softmax over the channels of each query.
+
+    Notes
+    -----
+    For N pixels and H heads of K and D channels, time O(N H K D) and memory O(N H (K + D)).
+
+    A mask is carried through a convolution by the pixel under the middle of its window: output pixel (i, j) is masked
+    when input pixel (s i - p + (k - 1) // 2, s j - p + (k - 1) // 2) is masked or lies outside the image. So with odd
+    kernels of padding (k - 1) / 2 and stride 1 the mask stays what it was.
+
+    References
+    ----------
+    Shen et al. 2021, "Efficient attention: attention with linear complexities", equation 5.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from protlat.nn.image_attention import ImageLinearAttention
+    >>> layer = ImageLinearAttention(16, chan_out=4, kernel_size=3, padding=1, stride=2, value_dim=8, heads=2)
+    >>> layer(torch.randn(1, 16, 10, 7)).shape
+    torch.Size([1, 4, 5, 4])
+    """
+
+    def __init__(
+        self,
+        chan: int,
+        chan_out: int | None = None,
+        kernel_size: int = 1,
+        padding: int = 0,
+        stride: int = 1,
+        key_dim: int = 64,
+        value_dim: int = 64,
+        heads: int = 8,
+        norm_queries: bool = True,
+    ) -> None:
+        super().__init__()
+        self.key_dim, self.value_dim, self.heads, self.norm_queries = key_dim, value_dim, heads, norm_queries
+        self.sizes = [heads * key_dim, heads * key_dim, heads * value_dim]
+        # Queries, keys and values from one product.
+        self.project = nn.Conv2d(chan, sum(self.sizes), kernel_size, stride, padding)
+        self.mix = nn.Conv2d(heads * value_dim, chan if chan_out is None else chan_out, kernel_size, 1, padding)
+
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor | None = None, context: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : torch.Tensor, shape (B, C, H, W)
+        mask : torch.Tensor, shape (B, H, W), bool, or None
+            True = pixel. Masked pixels are not read, and the output is zero there.
+        context : torch.Tensor, shape (B, C, M), or None
+            Further keys and values: M vectors without neighbours, so that only the middle of a kernel acts on them.
+
+        Returns
+        -------
+        torch.Tensor, shape (B, C', H', W')
+            The convolved size: of `project`, then of `mix`.
+
+        Raises
+        ------
+        ConfigError
+            A mask or context of another shape than x asks for.
+        """
+        self._check(x, mask, context)
+        inside = None
+        if mask is not None:
+            x = x.masked_fill(~mask[:, None], 0)
+            inside = reduced_mask(mask, self.project)
+        projected = self.project(x)
+        batch, _, height, width = projected.shape
+        q, k, v = projected.flatten(2).split(self.sizes, dim=1)
+        state = self._state(k, v, inside, context)
+        # (B H, D, K) @ (B H, K, N): values come out in the layout of an image.
+        out = torch.bmm(state.transpose(1, 2), self._queries(q)).view(batch, -1, height, width)
+        if inside is None or mask is None:
+            return self.mix(out)
+        mixed = self.mix(out.masked_fill(~inside[:, None], 0))
+        return mixed.masked_fill(~reduced_mask(inside, self.mix)[:, None], 0)
+
+    def _queries(self, q: torch.Tensor) -> torch.Tensor:
+        """(B, H K, N) -> (B H, K, N)."""
+        q = q.reshape(-1, self.key_dim, q.shape[-1]) * self.key_dim**-0.25
+        return q.softmax(1) if self.norm_queries else q
+
+    def _state(
+        self, k: torch.Tensor, v: torch.Tensor, inside: torch.Tensor | None, context: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Values pooled by keys, (B H, K, D), from k (B, H K, N) and v (B, H D, N)."""
+        if inside is not None:
+            # Weights there are zero, but zero times what is not a number is not zero.
+            v = v.masked_fill(~inside.flatten(1)[:, None], 0)
+            k = k.masked_fill(~inside.flatten(1)[:, None], -torch.inf)
+        if context is not None:
+            middle = (self.project.kernel_size[0] - 1) // 2
+            weight, bias = self.project.weight[self.sizes[0] :, :, middle, middle], self.project.bias
+            assert bias is not None
+            more = F.conv1d(context, weight[:, :, None], bias[self.sizes[0] :]).split(self.sizes[1:], dim=1)
+            k, v = (torch.cat(pair, dim=2) for pair in ((k, more[0]), (v, more[1])))
+        # The softmax is taken in float32 inside, whatever the dtype.
+        features = (k * self.key_dim**-0.25).softmax(2)
+        if inside is not None and context is None:
+            # An image without any pixel has no key: it reads zero.
+            features = features.masked_fill(~inside.flatten(1).any(1)[:, None, None], 0)
+        features, v = (x.reshape(-1, size, x.shape[2]) for x, size in ((features, self.key_dim), (v, self.value_dim)))
+        return torch.bmm(features, v.transpose(1, 2))
+
+    def _check(self, x: torch.Tensor, mask: torch.Tensor | None, context: torch.Tensor | None) -> None:
+        batch, chan = x.shape[:2]
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, *x.shape[2:])):
+            raise ConfigError(
+                f"mask: expected bool of shape {(batch, *x.shape[2:])}, got {mask.dtype} of {tuple(mask.shape)}"
+            )
+        if context is not None and (context.dim() != 3 or context.shape[:2] != (batch, chan)):
+            raise ConfigError(f"context: expected shape ({batch}, {chan}, M), got {tuple(context.shape)}")
+
+
+def reduced_mask(mask: torch.Tensor, conv: nn.Conv2d) -> torch.Tensor:
+    """Mask of a convolution's output: that of the pixel under the middle of each window, False outside the image.
+
+    Parameters
+    ----------
+    mask : torch.Tensor, shape (B, H, W), bool
+    conv : nn.Conv2d
+
+    Returns
+    -------
+    torch.Tensor, shape (B, H', W'), bool
+    """
+    for axis, (size, stride, padding) in enumerate(zip(conv.kernel_size, conv.stride, conv.padding, strict=True), 1):
+        assert isinstance(padding, int)
+        n = mask.shape[axis]
+        middle = torch.arange((n + 2 * padding - size) // stride + 1, device=mask.device) * stride
+        middle = middle - padding + (size - 1) // 2
+        shape = [1, 1, 1]
+        shape[axis] = -1
+        mask = mask.index_select(axis, middle.clamp(0, n - 1)) & ((middle >= 0) & (middle < n)).view(shape)
+    return mask

@@ -73,24 +73,25 @@ def main() -> None:
     ours, n_ours = protlat(dtype)
     peers = {f"LAT, blind spot {size}": lat(dtype, size) for size in (1, 64)}
     generator = np.random.default_rng(0)
+    residues = np.array(PROTEIN.replacement_ids)
+    prompts = {length: generator.choice(residues, size=length).astype(np.int64) for length in PROMPTS}
+    read: dict[int, list[float]] = {length: [] for length in PROMPTS}
+    times: dict[tuple[int, str], list[float]] = {(length, name): [] for length in PROMPTS for name in ("", *peers)}
+    ours(prompts[PROMPTS[0]][:16])
+    # Lengths and programs in turn, so that a slow moment of the machine hits all.
+    for _ in range(repeats):
+        for length, prompt in prompts.items():
+            first_s, tokens_s = ours(prompt)
+            read[length].append(first_s)
+            times[length, ""] += tokens_s
+            for name, (run, _) in peers.items():
+                times[length, name] += run(prompt)
     rows = []
     for length in PROMPTS:
-        prompt = generator.choice(np.array(PROTEIN.replacement_ids), size=length).astype(np.int64)
-        mine: list[float] = []
-        read: list[float] = []
-        theirs: dict[str, list[float]] = {name: [] for name in peers}
-        ours(prompt[:16])
-        # In turn, so that a slow moment of the machine hits all.
-        for _ in range(repeats):
-            first_s, tokens_s = ours(prompt)
-            read.append(first_s)
-            mine += tokens_s
-            for name, (run, _) in peers.items():
-                theirs[name] += run(prompt)
-        median = statistics.median(mine)
-        cells = [f"{length:,}", f"{1 / median:.0f} ({1e3 * median:.2f} ms)", f"{statistics.median(read):.2f} s"]
+        median = statistics.median(times[length, ""])
+        cells = [f"{length:,}", f"{1 / median:.0f} ({1e3 * median:.2f} ms)", f"{statistics.median(read[length]):.2f} s"]
         for name in peers:
-            other = statistics.median(theirs[name])
+            other = statistics.median(times[length, name])
             cells.append(f"{1 / other:.2f} ({other / median:.0f}x)")
         rows.append(cells)
     sizes = ", ".join(

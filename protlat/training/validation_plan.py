@@ -56,7 +56,8 @@ class ValidationPlan:
             self.dataset = NextTokenDataset(source, alphabet, size, seed, "pieces")
         else:
             self.dataset = MaskedDataset(source, alphabet, Masker(masking, alphabet), longest, seed, "pieces")
-        self.n_cut = len(self.dataset) - len(source)
+        whole = np.asarray(source.lengths) + (1 if masking is None else 2)
+        self.n_cut = 0 if carries else int((whole > longest).sum())
         self._facts = {"tokens_per_batch": tokens_per_batch, "longest": longest, "carries": carries}
         order = stream(seed, Purpose.ORDER).permutation(len(self.dataset))
         lengths = self.dataset.lengths

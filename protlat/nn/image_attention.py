@@ -40,6 +40,8 @@ class ImageLinearAttention(nn.Module):
     when input pixel (s i - p + (k - 1) // 2, s j - p + (k - 1) // 2) is masked or lies outside the image. So with odd
     kernels of padding (k - 1) / 2 and stride 1 the mask stays what it was.
 
+    Context keys are scaled like those of pixels (the reference transformer, LAT, leaves them unscaled).
+
     References
     ----------
     Shen et al. 2021, "Efficient attention: attention with linear complexities", equation 5.
@@ -68,7 +70,6 @@ class ImageLinearAttention(nn.Module):
         super().__init__()
         self.key_dim, self.value_dim, self.heads, self.norm_queries = key_dim, value_dim, heads, norm_queries
         self.sizes = [heads * key_dim, heads * key_dim, heads * value_dim]
-        # Queries, keys and values from one product.
         self.project = nn.Conv2d(chan, sum(self.sizes), kernel_size, stride, padding)
         self.mix = nn.Conv2d(heads * value_dim, chan if chan_out is None else chan_out, kernel_size, 1, padding)
 
@@ -100,24 +101,34 @@ class ImageLinearAttention(nn.Module):
         if mask is not None:
             x = x.masked_fill(~mask[:, None], 0)
             inside = reduced_mask(mask, self.project)
-        projected = self.project(x)
-        batch, _, height, width = projected.shape
-        q, k, v = projected.flatten(2).split(self.sizes, dim=1)
-        state = self._state(k, v, inside, context)
+        kernels = self._kernels()
+        conv = self.project
+        q, k, v = (F.conv2d(x, *kernel, conv.stride, conv.padding) for kernel in kernels)
+        batch, _, height, width = q.shape
+        state = self._state(k.flatten(2), v.flatten(2), kernels[1:], inside, context)
         # (B H, D, K) @ (B H, K, N): values come out in the layout of an image.
-        out = torch.bmm(state.transpose(1, 2), self._queries(q)).view(batch, -1, height, width)
+        queries = q.view(batch * self.heads, self.key_dim, -1)
+        queries = queries.softmax(1) if self.norm_queries else queries
+        out = torch.bmm(state.transpose(1, 2), queries).view(batch, -1, height, width)
         if inside is None or mask is None:
             return self.mix(out)
         mixed = self.mix(out.masked_fill(~inside[:, None], 0))
         return mixed.masked_fill(~reduced_mask(inside, self.mix)[:, None], 0)
 
-    def _queries(self, q: torch.Tensor) -> torch.Tensor:
-        """(B, H K, N) -> (B H, K, N)."""
-        q = q.reshape(-1, self.key_dim, q.shape[-1]) * self.key_dim**-0.25
-        return q.softmax(1) if self.norm_queries else q
+    def _kernels(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Weights and biases of queries, keys and values; scaled here, where that is no pass over the pixels."""
+        assert self.project.bias is not None
+        parts = zip(self.project.weight.split(self.sizes), self.project.bias.split(self.sizes), strict=True)
+        scales = (self.key_dim**-0.25, self.key_dim**-0.25, 1.0)
+        return [(weight * scale, bias * scale) for (weight, bias), scale in zip(parts, scales, strict=True)]
 
     def _state(
-        self, k: torch.Tensor, v: torch.Tensor, inside: torch.Tensor | None, context: torch.Tensor | None
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        kernels: list[tuple[torch.Tensor, torch.Tensor]],
+        inside: torch.Tensor | None,
+        context: torch.Tensor | None,
     ) -> torch.Tensor:
         """Values pooled by keys, (B H, K, D), from k (B, H K, N) and v (B, H D, N)."""
         if inside is not None:
@@ -126,12 +137,10 @@ class ImageLinearAttention(nn.Module):
             k = k.masked_fill(~inside.flatten(1)[:, None], -torch.inf)
         if context is not None:
             middle = (self.project.kernel_size[0] - 1) // 2
-            weight, bias = self.project.weight[self.sizes[0] :, :, middle, middle], self.project.bias
-            assert bias is not None
-            more = F.conv1d(context, weight[:, :, None], bias[self.sizes[0] :]).split(self.sizes[1:], dim=1)
+            more = [F.conv1d(context, weight[:, :, middle, middle, None], bias) for weight, bias in kernels]
             k, v = (torch.cat(pair, dim=2) for pair in ((k, more[0]), (v, more[1])))
         # The softmax is taken in float32 inside, whatever the dtype.
-        features = (k * self.key_dim**-0.25).softmax(2)
+        features = k.softmax(2)
         if inside is not None and context is None:
             # An image without any pixel has no key: it reads zero.
             features = features.masked_fill(~inside.flatten(1).any(1)[:, None, None], 0)

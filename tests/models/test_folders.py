@@ -28,6 +28,7 @@ SIZES = {
     "small": (7e6, 9e6),
     "base": (32e6, 38e6),
     "large": (140e6, 165e6),
+    "fast": (7.5e6, 8.5e6),
     **{f"lat{more}": (18.9e6, 20.6e6) for more in ("", "_gate", "_conv", "_full")},
 }
 

@@ -5,8 +5,9 @@ from protlat.models.encoder import Encoder
 from protlat.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from protlat.models.hub import describe_model, model_hash, read_model_config, resolve_model_folder
 from protlat.models.language_model import CausalLM, LanguageModel, MaskedLM, language_model_class
+from protlat.models.padding import pad_sequences
 from protlat.models.presets import load_preset, preset_names
-from protlat.models.transformer import Transformer, pad_sequences
+from protlat.models.transformer import Transformer
 
 __all__ = [
     "CausalLM",

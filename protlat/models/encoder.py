@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from protlat.models.context import fill_context, take_context
-from protlat.models.transformer import Body, round_up
+from protlat.models.padding import round_up
+from protlat.models.transformer import Body
 from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments
 

@@ -40,7 +40,7 @@ class RowWise(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(T, E) -> (T, E)."""
         with_graph = torch.is_grad_enabled()
-        # Rounded, so that slabs come in few sizes: see `protlat.models.transformer.round_up`.
+        # Rounded, so that slabs come in few sizes: see `protlat.models.padding.round_up`.
         rows = len(x) if self.chunks == 1 else rounded_size(-(-len(x) // self.chunks))
         if not with_graph:
             rows = min(rows, ROWS_AT_ONCE)

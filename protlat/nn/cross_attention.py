@@ -165,7 +165,8 @@ class CrossAttention(nn.Module):
         return self.mix(out.flatten(1))
 
     def _keys_and_values(self, context: Context) -> tuple[torch.Tensor, torch.Tensor]:
-        k, v = self.project_context(context.vectors).chunk(2, dim=-1)
+        # Two products: parts of one would be laid out again by the softmax over positions, and by the backward pass.
+        k, v = (F.linear(context.vectors, weight) for weight in self.project_context.weight.chunk(2))
         return k.unflatten(-1, self.shape), v.unflatten(-1, self.shape)
 
     def _recall(self, context: Context | None, state: RecurrentState) -> Memory:

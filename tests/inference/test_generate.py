@@ -228,3 +228,14 @@ def test_random_numbers_are_a_function_of_seed_prompt_and_copy() -> None:
     assert 0.45 < sum(base) / 600 < 0.55
     for other in (first(2, "MKV", 0), first(1, "MKA", 0), first(1, "MKV", 1), first(1, "", 0)):
         assert not set(base) & set(other)
+
+
+def test_the_state_is_as_large_behind_a_long_prompt_as_behind_a_short_one() -> None:
+    model = make()
+    sizes = []
+    for length in (20, 400):
+        text = np.array([PROTEIN.cls_id, *PROTEIN.encode("LAGVSERTIDPKQNFYMHWC" * (length // 20))], dtype=np.int64)
+        with torch.no_grad():
+            state, _ = read_prompts(model, [text], 64, torch.device("cpu"))
+        sizes.append({name: tuple(value.shape) for name, value in state.before.items()})
+    assert sizes[0] == sizes[1]

@@ -73,7 +73,8 @@ class LinformerRead(HasMaps):
 
     def read(self, q: torch.Tensor, memory: Memory, segments: Segments) -> torch.Tensor:
         """(T, H, D) -> (T, H, D)."""
-        return read_projected(q, *memory, segments, self.dropout if self.training else 0.0)
+        keys, values = memory
+        return read_projected(q, keys, values, segments, self.dropout if self.training else 0.0)
 
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, context_segments: Segments
@@ -172,7 +173,7 @@ class CrossAttention(nn.Module):
     def _recall(self, context: Context | None, state: RecurrentState) -> Memory:
         if context is not None:
             return self.core.remember(*self._keys_and_values(context), context.segments)
-        memory = []
+        memory: list[torch.Tensor] = []
         while (part := state.get(f"context.{len(memory)}")) is not None:
             memory.append(part)
         return tuple(memory)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from protlat.config import read_yaml
 from protlat.errors import OutputError
@@ -122,16 +125,73 @@ def _train(runs: list[Run], jobs: int, threads: int) -> list[str]:
     """Names of the runs that failed."""
     waiting = [item for item in runs if not _is_finished(item.folder)]
     failed = []
-    with ThreadPoolExecutor(jobs) as pool, progress("ablate", len(waiting), "runs") as line:
-        for item, problem in zip(waiting, pool.map(lambda item: _train_one(item, threads), waiting), strict=True):
-            if problem is not None:
-                failed.append(item.name)
-                log.error("%s failed: %s", item.name, problem)
-            line.advance(1, item.name)
+    children = _Children()
+    with (
+        children.end_with_this_process(),
+        ThreadPoolExecutor(jobs) as pool,
+        progress("ablate", len(waiting), "runs") as line,
+    ):
+        work = pool.map(lambda item: _train_one(item, threads, children), waiting)
+        try:
+            for item, problem in zip(waiting, work, strict=True):
+                if problem is not None:
+                    failed.append(item.name)
+                    log.error("%s failed: %s", item.name, problem)
+                line.advance(1, item.name)
+        except BaseException:
+            # Before the pool waits for its threads, which wait for the runs.
+            pool.shutdown(wait=False, cancel_futures=True)
+            children.stop()
+            raise
     return failed
 
 
-def _train_one(item: Run, threads: int) -> str | None:
+class _Children:
+    """Processes of the runs, so that none outlives the ablation and trains on beside its successor."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def start(self, command: list[str], out: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes] | None:
+        """Start a process, unless the ablation is being stopped."""
+        with self._lock:
+            if self._stopped:
+                return None
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+            self._running.add(process)
+            return process
+
+    def ended(self, process: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._running.discard(process)
+
+    def stop(self) -> None:
+        """Ask every run to save its state and end."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                process.send_signal(signal.SIGTERM)
+
+    @contextmanager
+    def end_with_this_process(self) -> Iterator[None]:
+        """Turn SIGTERM, which would leave the runs behind, into an exception."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def leave(*_: object) -> None:
+            raise SystemExit(128 + signal.SIGTERM)
+
+        before = signal.signal(signal.SIGTERM, leave)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _train_one(item: Run, threads: int, children: _Children) -> str | None:
     """Train one run in a process of its own, so that its memory is its own; None, or what went wrong."""
     item.folder.parent.mkdir(parents=True, exist_ok=True)
     settings, logged = (item.folder.parent / f"{item.folder.name}{suffix}" for suffix in (".yaml", ".log"))
@@ -142,10 +202,11 @@ def _train_one(item: Run, threads: int) -> str | None:
         command.append("--resume")
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with logged.open("ab") as out:
-        process = subprocess.Popen(
-            [*command, "--threads", str(threads)], stdout=out, stderr=subprocess.STDOUT, env=environment
-        )
+        process = children.start([*command, "--threads", str(threads)], out, environment)
+        if process is None:
+            return "the ablation was stopped"
         _, status, usage = os.wait4(process.pid, 0)
+        children.ended(process)
     code = process.returncode = os.waitstatus_to_exitcode(status)
     if code != 0:
         return f"exit code {code}; its last words are in {logged}"

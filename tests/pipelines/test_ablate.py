@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +169,22 @@ def test_shipped_ablations_are_whole(path: Path) -> None:
     settings = load_ablation(path)
     assert len(runs_of(settings, len(alphabet), sized)) == len(values["variants"])
     assert "tiny" in preset_names()
+
+
+def test_a_stopped_ablation_takes_its_runs_along(toy_shards: Path, tmp_path: Path) -> None:
+    """Else they would train on, beside those of the command given again, in the same folders."""
+    base = {**config(toy_shards).base, "limits": {"max_steps": 100_000}}
+    settings = tmp_path / "ablation.yaml"
+    settings.write_text(config(toy_shards, base=base).to_yaml())
+    command = [sys.executable, "-m", "protlat", "ablate", str(settings), "-o", str(tmp_path / "out"), "--threads", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "out" / "runs" / "plain-seed0" / "metrics.jsonl"
+    deadline = time.monotonic() + 100
+    while not (metrics.is_file() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.terminate()
+    assert process.wait(60) == 143
+    size = metrics.stat().st_size
+    time.sleep(1.5)
+    assert metrics.stat().st_size == size
+    assert list((metrics.parent / "checkpoints").glob("*"))

@@ -125,7 +125,10 @@ class PaddedEncoder(nn.Module):
 
 
 def _core(group: AnyAttention) -> Callable[..., torch.Tensor]:
-    return {"window": _window, "efficient": _efficient, "softmax": _softmax}[group.kind]
+    cores: dict[str, Callable[..., torch.Tensor]] = {
+        "window": _window, "efficient": _efficient, "softmax": _softmax,
+    }  # fmt: skip
+    return cores[group.kind]
 
 
 def _softmax(

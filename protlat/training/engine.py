@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import json
@@ -205,7 +206,16 @@ def start_process(config: EngineConfig) -> Process:
         backend = "nccl" if device.type == "cuda" else "gloo"
         with _no_compiled_operations(deepspeed.ops):
             deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    # Once, however many runs a process makes.
+    atexit.unregister(_leave)
+    atexit.register(_leave)
     return Process(rank, world_size, device, dtype)
+
+
+def _leave() -> None:
+    """Close the process group before the interpreter takes its threads down, which can end in an abort."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def build_engine(model: nn.Module, optimizer: torch.optim.Optimizer, ds_config: dict[str, Any]) -> Any:

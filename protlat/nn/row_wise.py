@@ -13,8 +13,8 @@ from protlat.config import Config
 from protlat.ops.segments import rounded_size
 
 # Rows that pass the hidden layer at once without a graph: it is the widest tensor of the model, 2.6 GB for a million
-# tokens of width 320. Fewer rows at once are not faster.
-ROWS_AT_ONCE = 65_536
+# tokens of width 320. Fewer rows at once are not faster, more take more memory.
+ROWS_AT_ONCE = 16_384
 
 
 class RowWiseConfig(Config):

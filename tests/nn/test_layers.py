@@ -7,6 +7,7 @@ import torch
 
 from protlat.alphabet import PROTEIN
 from protlat.models import Encoder, ModelConfig
+from protlat.nn import positions
 from protlat.nn.attention.linear import EfficientAttentionConfig, LinearAttentionConfig
 from protlat.nn.attention.softmax import SoftmaxAttentionConfig
 from protlat.nn.attention.window import WindowAttentionConfig
@@ -155,3 +156,15 @@ def test_waves_at_the_input_do_not_drown_a_fresh_embedding() -> None:
         here = encoder(torch.arange(4, 24).repeat(20), Segments([400]), layers=(0,))[0]
         token = encoder.embedding(torch.arange(4, 24).repeat(20))
     assert 0.3 < token.std() / here.std() < 0.9
+
+
+@pytest.mark.parametrize("n_tokens", [7, 8, 30])
+def test_rotation_in_slabs(rng: torch.Generator, monkeypatch: pytest.MonkeyPatch, n_tokens: int) -> None:
+    x = torch.randn(n_tokens, 2, 6, generator=rng, dtype=torch.float64)
+    segments = Segments([3, n_tokens - 3])
+    whole = rotate(x.requires_grad_(), segments)
+    monkeypatch.setattr(positions, "_ROWS_AT_ONCE", 7)
+    with torch.no_grad():
+        # A slice of a wider tensor, as heads are.
+        wider = torch.cat([x, x], dim=1)[:, :2]
+        assert torch.equal(rotate(wider, segments), whole)

@@ -52,7 +52,8 @@ def settings(mode: str, length: int) -> dict[str, Any]:
 
 
 def ours(mode: str, length: int) -> tuple[nn.Module, Run]:
-    config = lat_config(**settings(mode, length))
+    # The number of tokens comes with the alphabet.
+    config = lat_config(**{name: value for name, value in settings(mode, length).items() if name != "num_tokens"})
     model = language_model_class(config)(config, PROTEIN)
 
     def run(tokens: torch.Tensor) -> torch.Tensor:

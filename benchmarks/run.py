@@ -12,7 +12,19 @@ from pathlib import Path
 
 from benchmarks.common import RESULTS
 
-NAMES = ("inference", "training", "length", "attention", "causal", "lat", "generate", "prep", "embed", "loader", "startup")
+NAMES = (
+    "inference",
+    "training",
+    "length",
+    "attention",
+    "causal",
+    "lat",
+    "generate",
+    "prep",
+    "embed",
+    "loader",
+    "startup",
+)
 
 
 def main() -> int:

@@ -70,6 +70,11 @@ class PretrainConfig(Config):
             raise ValueError(
                 "masking: a causal model predicts the next token and hides none; leave masking out, or set model.causal=false"
             )
+        if self.model.context is not None:
+            raise ValueError(
+                "model.context: shards hold one sequence each, and no second one to read; leave context null, or train an "
+                "EncoderDecoder from Python"
+            )
         feed_forwards = [self.model.feed_forward_of(layer) for layer in range(self.model.n_layers)]
         if self.optim.product_key_lr is not None and all(layer.kind != "product_key" for layer in feed_forwards):
             raise ValueError("optim.product_key_lr: the model has no product_key feed-forward; leave it null")

@@ -133,6 +133,10 @@ def read_model_config(folder: str | Path) -> tuple[ModelConfig, Alphabet]:
             raise CheckpointError(
                 f"{path}: format {values['format']}, this protlat reads up to {_FORMAT}; update protlat"
             )
+        if values.get("class") == "EncoderDecoder":
+            raise CheckpointError(
+                f"{path}: an encoder with a decoder, not one model; load it with protlat.models.EncoderDecoder"
+            )
         return ModelConfig.parse(values["model"], str(path)), Alphabet.from_plain(values["alphabet"])
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from None

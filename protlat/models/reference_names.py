@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from protlat.config import Config
+from protlat.errors import ConfigError
 from protlat.models.config import ModelConfig
 
 
@@ -230,6 +231,8 @@ def lat_config(**options: Any) -> ModelConfig:
     >>> [group.kind for group in config.groups_of(5)]
     ['window', 'efficient']
     """
+    if "num_tokens" in options:
+        raise ConfigError("lat_config: num_tokens: comes with the alphabet that the model is built with; leave it out")
     chosen = LatOptions.parse(options, "lat_config")
     by_layer = {layer: chosen.groups(n) for layer, n in enumerate(chosen.local_heads)}
     same = len(set(chosen.local_heads)) == 1

@@ -261,3 +261,9 @@ def test_contexts_may_have_a_width_of_their_own(rng: torch.Generator) -> None:
     config = EncoderDecoderConfig.parse({"encoder": {**SIZE, "d_model": 32}, "decoder": decoder})
     logits = EncoderDecoder(config, PROTEIN)(draw(rng, [5]), Segments([5]), draw(rng, [3]), Segments([3]))
     assert logits.shape == (3, len(PROTEIN))
+
+
+def test_other_loaders_name_what_the_folder_is(tmp_path: Path) -> None:
+    build("efficient").save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="an encoder with a decoder, not one model"):
+        Encoder.from_pretrained(tmp_path)

@@ -158,7 +158,7 @@ def test_embeddings_of_a_factorised_model_are_as_wide_as_the_model(rng: torch.Ge
     [
         ({"n_local_attn_head": 2}, "unknown key; did you mean 'n_local_attn_heads'"),
         ({"blindspot": 2}, "did you mean 'blindspot_size'"),
-        ({"num_tokens": 20}, "num_tokens: unknown key"),
+        ({"num_tokens": 20}, "num_tokens: comes with the alphabet"),
         ({"n_local_attn_heads": (1, 2, 3)}, "3 numbers for 2 layers"),
         ({"n_local_attn_heads": 5}, "from 0 to 4 of 4 heads"),
         ({"heads": 5, "dim_head": None}, "32 is not a multiple of 5 heads"),
@@ -176,3 +176,8 @@ def test_embeddings_of_a_factorised_model_are_as_wide_as_the_model(rng: torch.Ge
 def test_what_does_not_act_is_refused(options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         lat_config(**{**SIZE, **options})
+
+
+def test_the_number_of_tokens_belongs_to_the_alphabet() -> None:
+    with pytest.raises(ConfigError, match="num_tokens: comes with the alphabet"):
+        lat_config(num_tokens=33, dim=64, depth=1, max_seq_len=64)

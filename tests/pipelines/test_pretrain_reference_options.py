@@ -53,3 +53,8 @@ def test_chunks_inside_reversible_layers_are_refused_at_stage_3(toy_overrides: t
 def test_a_rate_for_memories_that_the_model_lacks_is_refused(toy_overrides: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="the model has no product_key feed-forward"):
         load_config(None, (*toy_overrides, "optim.product_key_lr=1e-2"))
+
+
+def test_a_model_with_a_context_is_refused_when_settings_are_read(toy_overrides: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="model.context: shards hold one sequence each"):
+        load_config(None, (*toy_overrides, "model.context={kind: efficient, n_heads: 2}"))

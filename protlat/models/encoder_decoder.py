@@ -254,8 +254,8 @@ class EncoderDecoder(nn.Module):
                     f"{folder / WEIGHTS_FILE}: weight {name!r} has shape {tuple(weights[name].shape)}, but {CONFIG_FILE} "
                     f"says {tuple(value.shape)}"
                 )
-        model.load_state_dict(weights)
-        return model.to(device=device, dtype=dtype).eval()
+        model.to(dtype).load_state_dict(weights)
+        return model.to(device).eval()
 
 
 def _read_config(path: Path) -> tuple[EncoderDecoderConfig, Alphabet, Alphabet]:

@@ -57,7 +57,8 @@ class PretrainedModel(nn.Module):
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{folder / WEIGHTS_FILE}: cannot be read as safetensors: {error}") from None
         prefix = cls.weight_prefix if any(name.startswith("encoder.") for name in weights) else ""
-        model = cls(config, alphabet)
+        # At once: weights wider than float32 would be cut to it on the way.
+        model = cls(config, alphabet).to(dtype)
         mine = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
         expected = model.state_dict()
         for name, value in expected.items():
@@ -72,7 +73,7 @@ class PretrainedModel(nn.Module):
         if unknown:
             raise CheckpointError(f"{folder / WEIGHTS_FILE}: unknown weights {', '.join(unknown[:5])}")
         model.load_state_dict({name: mine[name] for name in expected})
-        return model.to(device=device, dtype=dtype).eval()
+        return model.to(device).eval()
 
     def save_pretrained(self, folder: str | Path, card: str | None = None) -> None:
         """Write weights, config and, when given, a model card (Markdown) to a folder, each file atomically."""

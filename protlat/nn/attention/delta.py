@@ -104,7 +104,9 @@ class DeltaAttentionConfig(HalfLives):
                 "delta heads are causal only: what a token overwrites depends on the order of writing, so two directions "
                 "do not add up; use kind decay, or causal: true"
             )
-        if not self.gated and self.model_fields_set & {"shortest", "longest"}:
+        # Not `model_fields_set`: the settings of a model folder are all set.
+        fields = type(self).model_fields
+        if not self.gated and any(getattr(self, name) != fields[name].default for name in ("shortest", "longest")):
             raise ValueError("shortest and longest act with gated: true only; drop them, or set gated: true")
 
     def build(self, head_dim: int, causal: bool) -> DeltaAttention:

@@ -38,7 +38,8 @@ def with_forget_gate(group: AnyAttention, gate: GateConfig) -> AnyAttention:
                 f"linear heads: {name} does not act with gate.forget; leave it at {getattr(plain, name)!r}, or set "
                 f"gate.forget: none"
             )
-    chunk = {"chunk": group.chunk} if "chunk" in group.model_fields_set else {}
+    # Not `model_fields_set`: the settings of a model folder are all set.
+    chunk = {} if group.chunk == plain.chunk else {"chunk": group.chunk}
     return DecayAttentionConfig(
         n_heads=group.n_heads, feature_map=group.feature_map, normalise="none", normaliser=True, **chunk
     )

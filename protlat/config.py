@@ -140,7 +140,12 @@ def _list_index(values: list[Any], part: str, key: str) -> int:
 
 def _explain(cls: type[BaseModel], error: ValidationError, where: str) -> str:
     lines = []
-    for fault in error.errors(include_url=False):
+    faults = error.errors(include_url=False)
+    for fault in faults:
+        inside = [other for other in faults if other["loc"][: len(fault["loc"])] == fault["loc"] != other["loc"]]
+        if fault["type"] == "too_short" and inside:
+            # A list is called too short as well where its only elements are faulty.
+            continue
         loc = [str(part) for part in fault["loc"]]
         key = ".".join(loc)
         if fault["type"] == "extra_forbidden":

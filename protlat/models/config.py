@@ -92,6 +92,15 @@ class ModelConfig(Config):
             for layer in layers:
                 if not 0 <= layer < self.n_layers:
                     raise ValueError(f"{name}.{layer}: layers are numbered 0 to {self.n_layers - 1}")
+        if self.token_shift and not self.causal and self.d_model < 3:
+            raise ValueError(
+                f"token_shift moves a third of the channels, and d_model {self.d_model} has no thirds; use d_model of at "
+                f"least 3, or set causal: true"
+            )
+        if self.head == "dense" and self.embedding_dim == 1:
+            raise ValueError(
+                "embedding_dim 1: the norm of a dense head leaves nothing of one channel; use 2, or head plain"
+            )
         if self.reversible and self.checkpoint_activations:
             raise ValueError(
                 "checkpoint_activations does not act in a reversible model, which recomputes its layers anyway; use one "

@@ -6,11 +6,12 @@ from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
+from typing_extensions import Self
 
 from protlat.config import Config
-from protlat.nn.attention.linformer import HasMaps, Sharing
+from protlat.nn.attention.linformer import HasMaps, Sharing, check_rows
 from protlat.nn.feed_forward import FeedForwardConfig, GeluConfig
 from protlat.nn.norms import NormKind, build_norm
 from protlat.nn.row_wise import RowWise
@@ -290,6 +291,11 @@ class LinformerContextConfig(ContextConfig):
     """headwise (E and F for all heads of a layer), key_value (E = F) or layerwise (one matrix for all layers)."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of attention weights dropped in training."""
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> Self:
+        check_rows(self.k)
+        return self
 
     def build(self) -> LinformerRead:
         return LinformerRead(self.max_length, self.k, self.sharing, self.dropout)

@@ -9,8 +9,25 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import nn
 
+from protlat.errors import ConfigError
 from protlat.nn.product_key import ProductKeyConfig
 from protlat.nn.row_wise import RowWise, RowWiseConfig
+
+
+def hidden_size(dim: int, expansion: float) -> int:
+    """Hidden width of a feed-forward layer.
+
+    Raises
+    ------
+    ConfigError
+        It would be zero.
+    """
+    size = round(dim * expansion)
+    if size == 0:
+        raise ConfigError(
+            f"feed_forward: expansion {expansion:g} of {dim} channels leaves none; use at least {1 / dim:g}"
+        )
+    return size
 
 
 class FeedForward(RowWise):
@@ -76,7 +93,7 @@ class GeluConfig(RowWiseConfig):
     """Whether the two linear layers have a bias; without one they run faster, since a bias is a pass of its own."""
 
     def build(self, dim: int, dropout: float) -> RowWise:
-        return FeedForward(dim, round(dim * self.expansion), dropout, self.bias, self.chunks)
+        return FeedForward(dim, hidden_size(dim, self.expansion), dropout, self.bias, self.chunks)
 
 
 class GluConfig(RowWiseConfig):
@@ -90,7 +107,7 @@ class GluConfig(RowWiseConfig):
     """Whether the two linear layers have a bias; without one they run faster, since a bias is a pass of its own."""
 
     def build(self, dim: int, dropout: float) -> RowWise:
-        return GatedFeedForward(dim, round(dim * self.expansion), dropout, self.bias, "gelu", self.chunks)
+        return GatedFeedForward(dim, hidden_size(dim, self.expansion), dropout, self.bias, "gelu", self.chunks)
 
 
 class SwigluConfig(RowWiseConfig):

@@ -28,7 +28,15 @@ class GateConfig(Config):
     """Start of the write gate's bias; 2 lets 88 % through."""
 
     @model_validator(mode="after")
-    def _bias_acts(self) -> Self:
+    def _parts_act(self) -> Self:
+        if self.write == "none" and self.write_bias != 2.0:
+            raise ValueError(
+                "write_bias does not act without a write gate; set write to channel or head, or leave it at 2"
+            )
+        if self.output == "none" and not self.norm:
+            raise ValueError(
+                "norm: false does not act without an output gate; leave it at true, or set output to channel or head"
+            )
         if self.write == "seed" and self.write_bias != 2.0:
             raise ValueError(
                 "write_bias does not act with write: seed, which has no weights; use write channel or head"

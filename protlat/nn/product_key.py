@@ -105,7 +105,13 @@ class ProductKeyConfig(RowWiseConfig):
     @model_validator(mode="after")
     def _enough_keys(self) -> Self:
         if self.top_k > self.n_keys:
-            raise ValueError(f"top_k {self.top_k} is more than n_keys {self.n_keys}; read fewer or keep more keys")
+            raise ValueError(f"top_k {self.top_k} is more than n_keys {self.n_keys}; use fewer, or more keys")
+        if self.top_k == 1:
+            raise ValueError("top_k 1: the only value read has weight 1, so that keys never learn; use at least 2")
+        if self.key_dim < 3:
+            raise ValueError(
+                f"key_dim {self.key_dim}: the layer norm of queries leaves so few channels nothing to learn; use at least 3"
+            )
         return self
 
     def build(self, dim: int, dropout: float) -> RowWise:

@@ -139,6 +139,11 @@ class BandedAttentionConfig(AttentionConfig):
                 f"activation {self.activation} stands between rounds, but there is one round; use rounds of at least 2, "
                 f"or activation none"
             )
+        if not self.scale and self.normalise == "rmsnorm" and self.activation in ("none", "relu"):
+            raise ValueError(
+                "scale false cannot act with normalise rmsnorm, which divides by the size of the scores; leave scale at "
+                "true, or use an activation between rounds that depends on their size (gelu, silu, tanh)"
+            )
         if not self.remask_output and self.normalise == "softmax":
             raise ValueError(
                 "remask_output false cannot act with normalise softmax, which gives no weight outside the band; use "

@@ -10,7 +10,7 @@ from torch import nn
 
 from protlat.config import Config
 from protlat.errors import ConfigError
-from protlat.nn.attention.rates import DecayKind, DecayRates, HalfLives, unit_length
+from protlat.nn.attention.rates import DecayKind, DecayRates, HalfLives, check_chunk, unit_length
 from protlat.nn.feature_maps import EluConfig, ReluConfig, SoftmaxConfig
 from protlat.nn.state import RecurrentState
 from protlat.ops import fla, reference
@@ -160,6 +160,7 @@ class DecayAttentionConfig(HalfLives):
 
     def check(self, causal: bool) -> None:
         super().check(causal)
+        check_chunk(self.kind, self.implementation, self.chunk, DEFAULT_CHUNK)
         if self.no_decay_heads >= self.n_heads:
             raise ValueError(
                 f"no_decay_heads {self.no_decay_heads} leaves none of {self.n_heads} decay heads to decay; use kind "

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 
 from protlat.nn.attention.decay import DecayImplementation
-from protlat.nn.attention.rates import DecayRates, HalfLives, unit_length
+from protlat.nn.attention.rates import DecayRates, HalfLives, check_chunk, unit_length
 from protlat.nn.state import RecurrentState
 from protlat.ops import fla, reference
 from protlat.ops.delta import DEFAULT_CHUNK, delta_rule
@@ -99,6 +99,7 @@ class DeltaAttentionConfig(HalfLives):
 
     def check(self, causal: bool) -> None:
         super().check(causal)
+        check_chunk(self.kind, self.implementation, self.chunk, DEFAULT_CHUNK)
         if not causal:
             raise ValueError(
                 "delta heads are causal only: what a token overwrites depends on the order of writing, so two directions "

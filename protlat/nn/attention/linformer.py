@@ -110,6 +110,18 @@ def share_maps(modules: Iterable[nn.Module]) -> PositionMaps | None:
     return shared
 
 
+def check_rows(k: int) -> None:
+    """Refuse a projection to a single row.
+
+    Raises
+    ------
+    ValueError
+        With the alternative named.
+    """
+    if k == 1:
+        raise ValueError("k 1: the only row has weight 1, so that queries and keys do nothing; use k of at least 2")
+
+
 class LinformerAttention(HasMaps):
     """softmax(Q (E[:n]^T K)^T / sqrt(D)) (F[:n]^T V), n the length of the sequence.
 
@@ -151,6 +163,10 @@ class LinformerAttentionConfig(AttentionConfig):
     """headwise (E and F for all heads of a layer), key_value (E = F) or layerwise (one matrix for all layers)."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of attention weights dropped in training."""
+
+    def check(self, causal: bool) -> None:
+        super().check(causal)
+        check_rows(self.k)
 
     def build(self, head_dim: int, causal: bool) -> LinformerAttention:
         return LinformerAttention(self.max_length, self.k, self.sharing, self.dropout)

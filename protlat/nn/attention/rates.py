@@ -85,6 +85,20 @@ class HalfLives(AttentionConfig):
             )
 
 
+def check_chunk(kind: str, implementation: str, chunk: int, default: int) -> None:
+    """Refuse a chunk size that an implementation does not look at.
+
+    Raises
+    ------
+    ValueError
+        With the alternative named.
+    """
+    if implementation in ("reference", "fla") and chunk != default:
+        raise ValueError(
+            f"{kind} heads: chunk {chunk} does not act with implementation {implementation}; use auto or chunked"
+        )
+
+
 class _UnitLength(torch.autograd.Function):
     """Three passes backward, where the derivatives of a norm, a quotient and a product take eight."""
 

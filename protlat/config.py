@@ -155,6 +155,8 @@ def _explain(cls: type[BaseModel], error: ValidationError, where: str) -> str:
             lines.append(f"{where}: {key}: unknown key; {hint}")
         else:
             message = fault["msg"].removeprefix("Value error, ")
+            if fault["type"] == "union_tag_not_found":
+                message = f"which kind is meant? set {key}.kind too"
             got = fault.get("input")
             shown = f" (got {got!r})" if isinstance(got, str | int | float | bool) else ""
             lines.append(f"{where}: {key}: {message}{shown}" if key else f"{where}: {message}{shown}")

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from protlat.config import Config, parse_scalar
 from protlat.errors import ConfigError
+from protlat.models import ModelConfig
 
 
 class Circle(Config):
@@ -110,3 +111,17 @@ def test_unreadable_files(tmp_path: Path, text: str, message: str) -> None:
         Drawing.load(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         Drawing.load(tmp_path / "absent.yaml")
+
+
+def test_a_fault_inside_a_list_is_one_line() -> None:
+    """Pydantic calls a list too short as well when its only element is faulty."""
+    with pytest.raises(ConfigError) as refusal:
+        ModelConfig.parse({"attention": [{"kind": "window", "n_heads": 1, "radius": 0}]})
+    assert (
+        str(refusal.value) == "settings: attention.0.window.radius: Input should be greater than or equal to 1 (got 0)"
+    )
+
+
+def test_a_part_of_an_unnamed_kind() -> None:
+    with pytest.raises(ConfigError, match=r"feed_forward: which kind is meant\? set feed_forward.kind too"):
+        ModelConfig.load(overrides=["feed_forward.expansion=2"])

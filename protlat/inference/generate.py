@@ -115,7 +115,7 @@ def generate(
     ConfigError
         The model is not causal.
     SequenceError
-        A prompt that the alphabet cannot write, or longer than learned positions reach.
+        A prompt that the alphabet cannot write, or one that grows longer than learned positions reach.
 
     Notes
     -----
@@ -136,6 +136,7 @@ def generate_stream(
     settings = settings or GenerationConfig()
     require_causal(model.config.causal)
     ids = [encode_prompt(prompt, model.alphabet) for prompt in prompts]
+    check_positions(max(map(len, ids), default=0), settings.max_new_tokens, model.config.max_length)
     stops = [model.alphabet.encode(text).astype(np.int64).tolist() for text in settings.stop]
     if any(not stop for stop in stops):
         raise ConfigError("stop: an empty text would stop everything at once")
@@ -165,6 +166,24 @@ def require_causal(causal: bool) -> None:
         raise ConfigError(
             "this model is not causal: it fills in <mask> (protlat predict masked) but cannot generate; pretrain one with "
             "model.causal=true"
+        )
+
+
+def check_positions(n_prompt: int, max_new_tokens: int, max_length: int | None) -> None:
+    """Check that a model has positions for all that it is asked to read, before anything is generated.
+
+    Raises
+    ------
+    SequenceError
+        It has not.
+    """
+    # <cls> stands before the prompt, and the last token is chosen but not read.
+    n_read = n_prompt + max_new_tokens
+    if max_length is not None and n_read > max_length:
+        raise SequenceError(
+            f"a prompt of {n_prompt} tokens and max_new_tokens {max_new_tokens} make {n_read} positions, but this model has "
+            f"{max_length}; use at most {max(max_length - n_prompt, 0)} new tokens, or a model with positions none or "
+            f"sinusoidal"
         )
 
 

@@ -57,7 +57,9 @@ def linear_step(
     turned_q, turned_k = (q, k) if turned is None else (x.to(wide) for x in turned)
     memory = torch.addcmul(past.memory, turned_k[..., None], rows_v[..., None, :])
     norm = past.norm + k
-    value = torch.matmul(turned_q[..., None, :], memory)[..., 0, :]
+    # Autocast would read the sums, which are float32 on purpose, in half precision.
+    with torch.autocast(v.device.type, enabled=False):
+        value = torch.matmul(turned_q[..., None, :], memory)[..., 0, :]
     floored = norm if eps == 0 else norm + eps * norm.mean(-1, keepdim=True)
     weight = (q * floored).sum(-1, keepdim=True)
     # Features that are all zero: the value is zero, and must not become 0 / 0.

@@ -125,7 +125,12 @@ class Segments:
     def derive(self, key: Hashable, make: Callable[[], D]) -> D:
         """A table that depends on the layout alone: made by `make` on first use, then kept under `key`."""
         if key not in self._cache:
-            self._cache[key] = make()
+            if torch.is_inference_mode_enabled():
+                # Tensors made in inference mode could take no part in a later backward pass.
+                with torch.inference_mode(False):
+                    self._cache[key] = make()
+            else:
+                self._cache[key] = make()
         return self._cache[key]
 
     def with_filler(self, n_tokens: int) -> Segments:

@@ -239,3 +239,20 @@ def test_the_state_is_as_large_behind_a_long_prompt_as_behind_a_short_one() -> N
             state, _ = read_prompts(model, [text], 64, torch.device("cpu"))
         sizes.append({name: tuple(value.shape) for name, value in state.before.items()})
     assert sizes[0] == sizes[1]
+
+
+def test_positions_that_end_are_refused_before_anything_is_generated() -> None:
+    config = ModelConfig.parse(
+        {
+            "d_model": 16,
+            "n_layers": 1,
+            "head_dim": 8,
+            "causal": True,
+            "positions": {"kind": "learned", "max_length": 12},
+        }
+    )
+    model = CausalLM(config, PROTEIN).eval()
+    found = generate(model, ["MKV", "MKVLAT"], settings(max_new_tokens=6))
+    assert max(len(one.tokens) for one in found) <= 6
+    with pytest.raises(SequenceError, match="make 13 positions, but this model has 12; use at most 6 new tokens"):
+        generate(model, ["MKV", "MKVLAT"], settings(max_new_tokens=7))

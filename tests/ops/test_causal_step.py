@@ -66,3 +66,13 @@ def test_features_of_zero_read_zero() -> None:
     zero = torch.zeros(1, 1, 4)
     out, _ = linear_step(zero, zero, torch.ones(1, 1, 4), StepSums(torch.zeros(1, 1, 4, 4), zero), eps=1e-6)
     assert torch.equal(out, zero)
+
+
+def test_autocast_does_not_narrow_the_sums() -> None:
+    generator = torch.Generator().manual_seed(4)
+    q, k, v = (torch.rand(3, 2, 8, generator=generator) for _ in range(3))
+    past = StepSums(1000 * torch.rand(3, 2, 8, 8, generator=generator), 1000 * torch.rand(3, 2, 8, generator=generator))
+    expected, _ = linear_step(q, k, v, past)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, _ = linear_step(q, k, v, past)
+    assert torch.equal(out, expected)

@@ -111,3 +111,14 @@ def test_empty_sequences_are_refused() -> None:
         Segments([3, 0])
     with pytest.raises(ValueError, match="at least one sequence"):
         Segments([])
+
+
+def test_tables_made_in_inference_mode_serve_a_backward_pass() -> None:
+    segments = Segments([3, 2])
+    with torch.inference_mode():
+        ids = segments.ids
+        mask = segments.window_mask(2, 2, slice(0, 3), torch.float32)
+    assert not ids.is_inference()
+    x = torch.randn(2, 3, requires_grad=True)
+    (x[ids].square().sum() + (mask.exp() * x.sum()).sum()).backward()
+    assert x.grad is not None

@@ -17,6 +17,7 @@ from protlat.ops.chunk_states import (
     sums_before,
     to_chunks,
 )
+from protlat.ops.divisor import divisor
 from protlat.ops.segments import Segments
 
 
@@ -158,7 +159,7 @@ def attend_chunks(
         value = value + _product(_product(turned_q, turned_k.transpose(-1, -2)) * mask, v)
         weight = weight + (_product(q, k.transpose(-1, -2)) * mask).sum(-1, keepdim=True, dtype=wide)
     weight = weight if floor is None else weight + floor
-    return value / torch.where(weight > 0, weight, 1).to(value.dtype), after
+    return value / divisor(weight).to(value.dtype), after
 
 
 def _floor(q: torch.Tensor, k: torch.Tensor, norm: torch.Tensor, mask: torch.Tensor | None, eps: float) -> torch.Tensor:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from protlat.ops.divisor import least_weight
+
 
 class CausalProduct(torch.autograd.Function):
     """(q S + tril(q k^T) v) / (q z + sum of tril(q k^T) + floor) for every chunk, S and z from the chunks before."""
@@ -36,7 +38,7 @@ class CausalProduct(torch.autograd.Function):
         if floor is not None:
             weight += floor
         # Nothing seen, or features that are all zero: the value is zero, and must not become 0 / 0.
-        weight.masked_fill_(weight <= 0, 1)
+        weight.masked_fill_(weight <= least_weight(weight.dtype), 1)
         out = value.div_(weight.to(value.dtype))
         ctx.save_for_backward(q, k, v, memory, norm, weight, out, mask)
         ctx.has_floor = floor is not None

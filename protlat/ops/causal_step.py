@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from protlat.ops.divisor import divisor
+
 
 class StepSums(NamedTuple):
     """What a head remembers, sequences first (as a state keeps it), float32 or wider.
@@ -62,8 +64,7 @@ def linear_step(
         value = torch.matmul(turned_q[..., None, :], memory)[..., 0, :]
     floored = norm if eps == 0 else norm + eps * norm.mean(-1, keepdim=True)
     weight = (q * floored).sum(-1, keepdim=True)
-    # Features that are all zero: the value is zero, and must not become 0 / 0.
-    return (value / torch.where(weight > 0, weight, 1)).to(v.dtype), StepSums(memory, norm)
+    return (value / divisor(weight)).to(v.dtype), StepSums(memory, norm)
 
 
 def exp_step(

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from protlat.ops.chunk_states import CausalChunks, causal_chunks, from_chunks, to_chunks
 from protlat.ops.decay_scan import faded_sums
 from protlat.ops.decay_weights import weighted
+from protlat.ops.divisor import divisor
 from protlat.ops.segments import Segments
 
 DEFAULT_CHUNK = 64
@@ -131,7 +132,7 @@ def _step(
     keys = None
     if start.keys is not None:
         keys = start.keys * kept + k
-        out = out * _inverse((q * keys).sum(-1, keepdim=True))
+        out = out / divisor((q * keys).sum(-1, keepdim=True))
     return out.to(dtype), Memory(values, keys)
 
 
@@ -193,7 +194,7 @@ def _attend(
         if values is not None:
             after = Memory(values, None if keys is None else keys.squeeze(-1))
     if total is not None:
-        out = out * _inverse(total).to(out.dtype)
+        out = out / divisor(total).to(out.dtype)
     packed = from_chunks(out, chunks)
     return packed if own is None else torch.addcmul(packed, own.to(v.dtype)[..., None], v), after
 
@@ -265,11 +266,6 @@ def _borders(segments: Segments, chunks: CausalChunks) -> tuple[torch.Tensor, to
         return fresh.to(segments.device), (ends - counts).to(segments.device), (ends - 1).to(segments.device)
 
     return segments.derive(("decay", chunks.size), make)
-
-
-def _inverse(total: torch.Tensor) -> torch.Tensor:
-    """1 / total, and 1 where nothing was seen, so that zero stays zero."""
-    return 1 / torch.where(total > 0, total, 1)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -88,7 +88,7 @@ def _efficient(rng: random.Random, causal: bool) -> Values:
 
 def _linear(rng: random.Random, causal: bool) -> Values:
     kind = rng.choice(("elu", "relu", "softmax"))
-    return {**_global(rng, causal), "feature_map": {"kind": kind}, "eps": rng.choice((1e-6, 1e-12))}
+    return {**_global(rng, causal), "feature_map": {"kind": kind}, "eps": rng.choice((1e-6, 1e-4))}
 
 
 def _half_lives(rng: random.Random) -> Values:

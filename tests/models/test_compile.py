@@ -22,7 +22,16 @@ from tests.models.variants import VARIANTS
 
 LENGTHS = (40, 1, 87)
 # Kinds of heads and options that stand in the hot path, one of each.
-TRACED = ("default", "efficient-rotary", "linear-elu", "softmax", "both-gates", "conv-qkv-7", "token-shift", "decay-data")
+TRACED = (
+    "default",
+    "efficient-rotary",
+    "linear-elu",
+    "softmax",
+    "both-gates",
+    "conv-qkv-7",
+    "token-shift",
+    "decay-data",
+)
 
 
 @pytest.fixture(autouse=True)

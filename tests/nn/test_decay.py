@@ -33,7 +33,7 @@ _MODELS = {
     "delta": {"attention": [{"kind": "delta", "n_heads": 3, "gated": False, "chunk": 8}], "gate": {"output": "head"}},
     "delta-gated": {"attention": [_DELTA], "gate": {"head_norm": True}},
     "delta-negative": {"attention": [{**_DELTA, "negative_eigenvalues": True}, {**_DECAY, "n_heads": 1}]},
-    "delta-reference": {"attention": [{**_DELTA, "implementation": "reference"}]},
+    "delta-reference": {"attention": [{**_DELTA, "chunk": 32, "implementation": "reference"}]},
 }
 CAUSAL = {name: ModelConfig.parse({**_BASE, **options}) for name, options in _MODELS.items()}
 EVERY = pytest.mark.parametrize("name", CAUSAL)

@@ -160,7 +160,6 @@ class DecayAttentionConfig(HalfLives):
 
     def check(self, causal: bool) -> None:
         super().check(causal)
-        check_chunk(self.kind, self.implementation, self.chunk, DEFAULT_CHUNK)
         if self.no_decay_heads >= self.n_heads:
             raise ValueError(
                 f"no_decay_heads {self.no_decay_heads} leaves none of {self.n_heads} decay heads to decay; use kind "
@@ -176,6 +175,7 @@ class DecayAttentionConfig(HalfLives):
             )
         if self.normaliser and self.implementation == "fla":
             raise ValueError("normaliser: implementation fla has none; use implementation: chunked")
+        check_chunk(self.kind, self.implementation, self.chunk, DEFAULT_CHUNK)
 
     def build(self, head_dim: int, causal: bool) -> DecayAttention:
         rates = DecayRates(self.n_heads, self.decay, self.shortest, self.longest, self.no_decay_heads)

@@ -14,6 +14,7 @@ from protlat.nn.feature_maps import EluConfig, FeatureMapConfig
 from protlat.nn.positions import rotate
 from protlat.nn.state import RecurrentState
 from protlat.ops.dispatch import PooledImplementation, pick_pooled
+from protlat.ops.divisor import divisor
 from protlat.ops.pooled import DEFAULT_CHUNK, pooled_attention, segment_mean, softmax_over_positions
 from protlat.ops.segments import Segments
 
@@ -101,18 +102,18 @@ class LinearAttention(nn.Module):
         # Keys are divided by their mean over the sequence, a constant per head that cancels in the quotient: sums stay
         # of the order of one at any length, and `eps` is a floor relative to the size of the features.
         key_mean = segment_mean(features_k, segments)
-        size = key_mean.mean(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        size = divisor(key_mean.mean(-1, keepdim=True))
         ids = segments.ids
         wide_q = features_q.float() if features_q.dtype == torch.bfloat16 else features_q
         relative = key_mean / size
         total = (wide_q * relative[ids]).sum(-1, keepdim=True)
-        floor = self.eps * wide_q.sum(-1, keepdim=True) + torch.finfo(torch.float32).tiny
+        floor = self.eps * wide_q.sum(-1, keepdim=True)
         lengths = torch.tensor(segments.lengths, device=v.device, dtype=size.dtype)[:, None, None]
         features_k = features_k * (1 / (size * lengths)).to(features_k.dtype)[ids]
         if self.rotary is True:
             features_q, features_k = rotate(features_q, segments), rotate(features_k, segments)
         value = pooled_attention(features_q, features_k, v, segments, way, self.chunk)
-        return value * (1 / (total + floor)).to(value.dtype)
+        return value / divisor(total + floor).to(value.dtype)
 
 
 class GlobalAttentionConfig(AttentionConfig):

@@ -122,7 +122,8 @@ class GlobalAttentionConfig(AttentionConfig):
     takes_write_gate: ClassVar[bool] = True
     rotary: Rotary = False
     """Turn the numerator's features by their position (true), or queries and keys before they become features ("before",
-    as the reference transformer does)."""
+    as the reference transformer does). Of causal efficient heads take "before": they have no floor under the normaliser,
+    and keys of spread 5 made the turned values a thousand times what was averaged."""
     implementation: PooledImplementation = "auto"
     """auto (split on CPU, chunked on GPU), split or chunked; causal heads always run in chunks."""
     chunk: int = Field(DEFAULT_CHUNK, ge=1)

@@ -54,6 +54,7 @@ class EfficientAttention(nn.Module):
             k = k + write_gate.clamp_min(1e-30).log()
         features_q = q.softmax(-1)
         features_k = softmax_over_positions(k, segments, way, self.chunk)
+        del q, k  # turned copies need not live beside their features
         if self.seed_gate:
             features_k = features_k * features_k.sigmoid()
         if self.rotary is True:

@@ -144,7 +144,7 @@ def main() -> None:
         one(options.one)
         return
     dtype = prepare(options)
-    repeats = options.repeats or (3 if options.short else 7)
+    repeats = options.repeats or (3 if options.short else 5)
     lengths = LENGTHS[:2] if options.short else LENGTHS
     rows = []
     for mode in MODES:

@@ -56,5 +56,5 @@ def test_a_rate_for_memories_that_the_model_lacks_is_refused(toy_overrides: tupl
 
 
 def test_a_model_with_a_context_is_refused_when_settings_are_read(toy_overrides: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="model.context: shards hold one sequence each"):
+    with pytest.raises(ConfigError, match=r"model\.context: shards hold one sequence each"):
         load_config(None, (*toy_overrides, "model.context={kind: efficient, n_heads: 2}"))

@@ -17,7 +17,7 @@ from protlat.errors import CheckpointError, ConfigError
 from protlat.files import atomic_path, write_json, write_text
 from protlat.models.config import ModelConfig
 from protlat.models.encoder import Encoder
-from protlat.models.hub import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, resolve_model_folder
+from protlat.models.hub import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, check_shape, read_weights, resolve_model_folder
 from protlat.models.language_model import language_model_class
 from protlat.nn.state import RecurrentState
 from protlat.ops.segments import Segments, pack, unpack
@@ -235,25 +235,15 @@ class EncoderDecoder(nn.Module):
         CheckpointError
             The folder is not an encoder-decoder, or is damaged.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         folder = resolve_model_folder(folder)
         model = cls(*_read_config(folder / CONFIG_FILE))
-        try:
-            weights = load_file(folder / WEIGHTS_FILE)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{folder / WEIGHTS_FILE}: cannot be read as safetensors: {error}") from None
+        weights = read_weights(folder)
         expected = model.state_dict()
         if weights.keys() != expected.keys():
             odd = sorted(weights.keys() ^ expected.keys())
             raise CheckpointError(f"{folder / WEIGHTS_FILE}: missing or unknown weights: {', '.join(odd[:5])}")
         for name, value in expected.items():
-            if weights[name].shape != value.shape:
-                raise CheckpointError(
-                    f"{folder / WEIGHTS_FILE}: weight {name!r} has shape {tuple(weights[name].shape)}, but {CONFIG_FILE} "
-                    f"says {tuple(value.shape)}"
-                )
+            check_shape(folder, name, weights[name], value)
         model.to(dtype).load_state_dict(weights)
         return model.to(device).eval()
 

@@ -47,15 +47,9 @@ class PretrainedModel(nn.Module):
         CheckpointError
             The folder is not a model, is damaged, or lacks weights that this class needs.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         folder = resolve_model_folder(folder)
         config, alphabet = read_model_config(folder)
-        try:
-            weights = load_file(folder / WEIGHTS_FILE)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{folder / WEIGHTS_FILE}: cannot be read as safetensors: {error}") from None
+        weights = read_weights(folder)
         prefix = cls.weight_prefix if any(name.startswith("encoder.") for name in weights) else ""
         # At once: weights wider than float32 would be cut to it on the way.
         model = cls(config, alphabet).to(dtype)
@@ -64,11 +58,7 @@ class PretrainedModel(nn.Module):
         for name, value in expected.items():
             if name not in mine:
                 raise CheckpointError(f"{folder / WEIGHTS_FILE}: weight {name!r} is missing; a {cls.__name__} needs it")
-            if mine[name].shape != value.shape:
-                raise CheckpointError(
-                    f"{folder / WEIGHTS_FILE}: weight {name!r} has shape {tuple(mine[name].shape)}, but {CONFIG_FILE} "
-                    f"says {tuple(value.shape)}"
-                )
+            check_shape(folder, name, mine[name], value)
         unknown = sorted(set(mine) - set(expected)) if prefix == "" and cls.weight_prefix == "" else []
         if unknown:
             raise CheckpointError(f"{folder / WEIGHTS_FILE}: unknown weights {', '.join(unknown[:5])}")
@@ -100,6 +90,39 @@ class PretrainedModel(nn.Module):
     def n_parameters(self) -> int:
         """Number of trained values."""
         return sum(p.numel() for p in self.parameters())
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Weights of a model folder by name, on the CPU, as they are stored.
+
+    Raises
+    ------
+    CheckpointError
+        The file is missing or damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights: dict[str, torch.Tensor] = load_file(folder / WEIGHTS_FILE)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{folder / WEIGHTS_FILE}: cannot be read as safetensors: {error}") from None
+    return weights
+
+
+def check_shape(folder: Path, name: str, stored: torch.Tensor, built: torch.Tensor) -> None:
+    """Compare a stored weight with the one that the settings of its folder build.
+
+    Raises
+    ------
+    CheckpointError
+        Their shapes differ.
+    """
+    if stored.shape != built.shape:
+        raise CheckpointError(
+            f"{folder / WEIGHTS_FILE}: weight {name!r} has shape {tuple(stored.shape)}, but {CONFIG_FILE} "
+            f"says {tuple(built.shape)}"
+        )
 
 
 def resolve_model_folder(path: str | Path) -> Path:

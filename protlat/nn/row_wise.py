@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -24,7 +25,7 @@ class RowWiseConfig(Config):
     """Parts that the rows pass in, one after the other; more than 1 saves memory: inner tensors are recomputed."""
 
 
-class RowWise(nn.Module):
+class RowWise(nn.Module, ABC):
     """A function of each row of (T, E) alone, computed in slabs.
 
     Parameters
@@ -54,10 +55,10 @@ class RowWise(nn.Module):
         out: torch.Tensor = checkpoint(self.rows, x, use_reentrant=False)
         return out
 
+    @abstractmethod
     def rows(self, x: torch.Tensor) -> torch.Tensor:
         """The layer itself on some rows, (N, E) -> (N, E)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start_output(self, std: float) -> None:
         """Set the starting weights of what the layer adds to the residual stream."""
-        raise NotImplementedError

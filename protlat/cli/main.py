@@ -31,6 +31,7 @@ VERBS = {
     "generate": ("protlat.cli.generate:generate", "Continue prompts, or write new sequences, with a causal model."),
     "analyze": ("protlat.cli.analyze:analyze", "Ask questions of embeddings: transfer labels from known proteins."),
     "export": ("protlat.cli.export:export", "Write an encoder as an ONNX file."),
+    "bench": ("protlat.cli.bench:bench", "Measure this computer: how near models come to its limit."),
     "info": ("protlat.cli.info:info", "Say what a shard folder, run, model or embedding file is."),
     "demo": ("protlat.cli.demo:demo", "Run prep, pretrain, embed and predict on bundled proteins."),
 }

@@ -1,0 +1,1 @@
+"""What this computer could do at best, and how near a model comes to it."""

@@ -61,7 +61,7 @@ def test_a_roofline_is_whole() -> None:
         found = roofline(SOFTMAX, mode, (20, 12), ceilings, torch.device("cpu"), repeats=1)
         assert found.n_tokens == 32
         assert found.floor <= found.product_floor * (1 + 1e-9)
-            assert found.product_floor == pytest.approx(32e9 / found.work.flops)
+        assert found.product_floor == pytest.approx(32e9 / found.work.flops)
         assert found.of_products == found.measured / found.product_floor > 0
 
 

@@ -1,0 +1,205 @@
+"""Heads: from the vectors of residues to labels, by residue or by sequence."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, field_validator
+from torch import nn
+
+from protlat.config import Config
+from protlat.nn.classic.additive import AttentionPooling
+from protlat.ops.local import shifted
+from protlat.ops.pooled import segment_mean
+from protlat.ops.segments import Segments
+
+Pool = Literal["mean", "attention"]
+
+
+class _HeadConfig(Config):
+    dropout: float = Field(0.2, ge=0, lt=1)
+    """Share dropped of what enters the read-out and of every hidden layer."""
+
+
+class LinearHeadConfig(_HeadConfig):
+    """One linear layer."""
+
+    kind: Literal["linear"] = "linear"
+    pool: Pool = "mean"
+    """How a sequence's residues become one vector; no meaning for labels of residues."""
+
+
+class MlpHeadConfig(_HeadConfig):
+    """Hidden layers with GELU, then a linear one."""
+
+    kind: Literal["mlp"] = "mlp"
+    pool: Pool = "mean"
+    """How a sequence's residues become one vector; no meaning for labels of residues."""
+    hidden: int = Field(128, ge=1)
+    """Width of the hidden layers."""
+    n_hidden: int = Field(1, ge=1)
+    """Hidden layers."""
+
+
+class CnnHeadConfig(_HeadConfig):
+    """Convolutions along the residues with GELU, then a linear layer."""
+
+    kind: Literal["cnn"] = "cnn"
+    pool: Pool = "attention"
+    """How a sequence's residues become one vector after the convolutions; no meaning for labels of residues."""
+    width: int = Field(96, ge=1)
+    """Channels of the convolutions."""
+    kernel: int = Field(7, ge=1)
+    """Residues that a convolution sees, an odd number."""
+    n_layers: int = Field(2, ge=1)
+    """Convolutions one after the other; from the second on they add to their input."""
+
+    @field_validator("kernel")
+    @classmethod
+    def _odd(cls, kernel: int) -> int:
+        if kernel % 2 == 0:
+            raise ValueError("the kernel must be odd, so that it is centred on the residue; use 5, 7 or 9")
+        return kernel
+
+
+class AttentionHeadConfig(_HeadConfig):
+    """Additive-attention pooling over the residues, a hidden layer, a linear one: for labels of sequences."""
+
+    kind: Literal["attention"] = "attention"
+    hidden: int = Field(128, ge=1)
+    """Width of the pooling's and of the read-out's hidden layer."""
+
+
+AnyHead = Annotated[LinearHeadConfig | MlpHeadConfig | CnnHeadConfig | AttentionHeadConfig, Field(discriminator="kind")]
+HEAD_KINDS = ("linear", "mlp", "cnn", "attention")
+
+
+def needs_residues(config: AnyHead, per_residue: bool) -> bool:
+    """Whether a head reads residues; if not, the mean over the sequence is all it wants."""
+    return per_residue or config.kind in ("cnn", "attention") or config.pool == "attention"
+
+
+class PackedConv(nn.Module):
+    """Convolution along the residues of packed sequences, zero beyond a sequence's ends.
+
+    Notes
+    -----
+    One product gives what every row sends to its neighbours, (T, K C'); the parts are then shifted and summed, which
+    costs little since C' is narrow. No row of a neighbouring sequence arrives: `shifted` resets at borders.
+    """
+
+    def __init__(self, d_in: int, d_out: int, kernel: int) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.taps = nn.Linear(d_in, kernel * d_out, bias=False)
+        # The fan-in of one output is that of all taps together.
+        nn.init.normal_(self.taps.weight, std=(kernel * d_in) ** -0.5)
+        self.bias = nn.Parameter(torch.zeros(d_out))
+
+    def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
+        """(T, C) -> (T, C')."""
+        sent = self.taps(x).chunk(self.kernel, dim=1)
+        half = self.kernel // 2
+        out = sent[half] + self.bias
+        for tap, part in enumerate(sent):
+            if tap != half:
+                out = out + shifted(part, tap - half, segments)
+        return out
+
+
+class ReadOut(nn.Linear):
+    """A linear layer whose sums and results are float32 whatever the precision of weights and input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64:
+            return F.linear(x, self.weight.double(), self.bias.double())
+        return F.linear(x.float(), self.weight.float(), self.bias.float())
+
+
+class LabelHead(nn.Module):
+    """Standardised residue vectors, a trunk, and a read-out.
+
+    Parameters
+    ----------
+    config : AnyHead
+    d_model : int
+        Width of the vectors.
+    n_outputs : int
+        Classes; 1 for a value.
+    per_residue : bool
+        One result a residue, else one a sequence.
+
+    Raises
+    ------
+    ValueError
+        A head that pools, for labels of residues.
+    """
+
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, config: AnyHead, d_model: int, n_outputs: int, per_residue: bool) -> None:
+        super().__init__()
+        if per_residue and config.kind == "attention":
+            raise ValueError("the attention head makes one vector of a sequence; for labels of residues use cnn or mlp")
+        self.config, self.per_residue = config, per_residue
+        self.register_buffer("mean", torch.zeros(d_model))
+        self.register_buffer("scale", torch.ones(d_model))
+        self.dropout = nn.Dropout(config.dropout)
+        self.convolutions = nn.ModuleList()
+        width, hidden = d_model, []
+        pool = "attention" if config.kind == "attention" else config.pool
+        if config.kind == "cnn":
+            for layer in range(config.n_layers):
+                self.convolutions.append(
+                    PackedConv(d_model if layer == 0 else config.width, config.width, config.kernel)
+                )
+            width = config.width
+        elif config.kind == "mlp":
+            hidden = [config.hidden] * config.n_hidden
+        elif config.kind == "attention":
+            hidden = [config.hidden]
+        self.pool = AttentionPooling(width, min(width, 128)) if pool == "attention" and not per_residue else None
+        self.hidden = nn.ModuleList()
+        for size in hidden:
+            self.hidden.append(nn.Linear(width, size))
+            width = size
+        self.readout = ReadOut(width, n_outputs)
+        nn.init.normal_(self.readout.weight, std=0.02)
+        nn.init.zeros_(self.readout.bias)
+
+    def set_input(self, mean: torch.Tensor, spread: torch.Tensor) -> None:
+        """Mean and standard deviation (E,) of the vectors that the head was made for; channels without any stay as they are."""
+        # As bfloat16 has them, so that the head is the same function in both precisions.
+        self.mean.copy_(mean.bfloat16())
+        self.scale.copy_((1 / torch.where(spread > 1e-6, spread, torch.ones_like(spread))).bfloat16())
+
+    def set_prior(self, outputs: torch.Tensor) -> None:
+        """Results (C,) to begin with, before anything is learned."""
+        with torch.no_grad():
+            self.readout.bias.copy_(outputs)
+
+    def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
+        """Logits or values.
+
+        Parameters
+        ----------
+        x : torch.Tensor, shape (T, E)
+            Vectors of the residues, without specials; one row a sequence where the mean is all that is wanted.
+        segments : Segments
+
+        Returns
+        -------
+        torch.Tensor, shape (T, C) or (S, C), float32
+        """
+        x = (x - self.mean) * self.scale
+        for number, convolution in enumerate(self.convolutions):
+            out = self.dropout(F.gelu(convolution(x, segments)))
+            x = out if number == 0 else x + out
+        if not self.per_residue:
+            x = segment_mean(x, segments).to(x.dtype) if self.pool is None else self.pool(x, segments)
+        for layer in self.hidden:
+            x = self.dropout(F.gelu(layer(x)))
+        return self.readout(x if len(self.hidden) or len(self.convolutions) else self.dropout(x))

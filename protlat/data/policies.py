@@ -63,10 +63,14 @@ _LETTERS = _letter_table()
 assert max(PROTEIN.ids[letter] for letter in STANDARD_RESIDUES) < _X < min(_UNKNOWN_IDS)
 
 
-def clean_block(block: RecordBlock, policy: SequencePolicy, report: SequenceReport) -> RecordBlock:
+def clean_block(
+    block: RecordBlock, policy: SequencePolicy, report: SequenceReport, gone: list[np.ndarray] | None = None
+) -> RecordBlock:
     """Apply a policy to a block's residues, encode them, and leave out empty and unreadable records.
 
     The residues of the result are ids of `protlat.alphabet.PROTEIN`, one byte each; `records_of` gives them as letters.
+    `gone`, where given, receives the places in ``block.residues.data`` of the characters that were dropped, so that what
+    runs beside the residues (labels) can follow.
 
     Raises
     ------
@@ -79,7 +83,7 @@ def clean_block(block: RecordBlock, policy: SequencePolicy, report: SequenceRepo
     codes = np.frombuffer(residues.data, dtype=np.uint8)
     reasons: dict[int, tuple[str, str]] = {}
     if len(codes) and codes.max() > _X:
-        residues = _clean_odd(block, codes.copy(), policy, report, reasons)
+        residues = _clean_odd(block, codes.copy(), policy, report, reasons, gone)
     n_x = int(np.count_nonzero(codes == _X) + np.count_nonzero(codes == _X + _LOWER))
     if n_x:
         report.unknown["X"] += n_x
@@ -114,6 +118,7 @@ def _clean_odd(
     policy: SequencePolicy,
     report: SequenceReport,
     reasons: dict[int, tuple[str, str]],
+    gone_to: list[np.ndarray] | None,
 ) -> Texts:
     """Cleaned ids of a block with unusual characters; notes the records to leave out in `reasons`.
 
@@ -167,6 +172,8 @@ def _clean_odd(
     if not dropped.any():
         return Texts(codes.tobytes(), offsets)
     gone = places[dropped]
+    if gone_to is not None:
+        gone_to.append(gone)
     return Texts(np.delete(codes, gone).tobytes(), offsets - np.searchsorted(gone, offsets))
 
 

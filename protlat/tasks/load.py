@@ -1,0 +1,135 @@
+"""A task's settings and files -> its splits in memory."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from protlat.config import parse_scalar, read_yaml, set_dotted
+from protlat.data.records import SequenceReport
+from protlat.errors import ConfigError, SequenceError
+from protlat.tasks.assemble import classes_of, split_from, unique_names
+from protlat.tasks.config import TaskConfig
+from protlat.tasks.data import TRAIN, VALID, TaskData
+from protlat.tasks.examples import Example, ExampleReader, LabelAccount
+
+DATA_VARIABLE = "PROTLAT_DATA"
+
+
+@dataclass(frozen=True)
+class LoadedTask:
+    """A task with its data.
+
+    Attributes
+    ----------
+    config : TaskConfig
+    data : TaskData
+    report : SequenceReport
+        What was changed or left out while its files were read.
+    account : LabelAccount
+        Labels that are missing, masked or left out.
+    """
+
+    config: TaskConfig
+    data: TaskData
+    report: SequenceReport
+    account: LabelAccount
+
+
+def task_names() -> list[str]:
+    """Names of the tasks that come with the package."""
+    folder = resources.files("protlat.configs").joinpath("task")
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def load_task(task: str | Path, data: str | Path | None = None, overrides: Sequence[str] = ()) -> LoadedTask:
+    """Read a task.
+
+    Parameters
+    ----------
+    task : str or Path
+        Name of a task that comes with the package, or a YAML file.
+    data : str or Path, optional
+        Folder that the task's paths are relative to; else the environment variable PROTLAT_DATA, else the YAML's folder.
+    overrides : sequence of str
+        ``key=value`` for single settings, such as ``cross_validation.fold=2``.
+
+    Raises
+    ------
+    ConfigError
+        The task is unknown or its settings do not fit.
+    SequenceError
+        A file is missing or damaged, or its records do not fit the settings.
+    """
+    config, folder = find_task(task, data, overrides)
+    return read_task(config, folder)
+
+
+def find_task(
+    task: str | Path, data: str | Path | None = None, overrides: Sequence[str] = ()
+) -> tuple[TaskConfig, Path]:
+    """Settings of a task, and the folder of its files.
+
+    Raises
+    ------
+    ConfigError
+        The task is unknown or its settings do not fit.
+    """
+    text = str(task)
+    given = data if data is not None else os.environ.get(DATA_VARIABLE) or None
+    if text.endswith((".yaml", ".yml")):
+        values, home = read_yaml(text), Path(text).parent
+    else:
+        names = task_names()
+        if text not in names:
+            near = difflib.get_close_matches(text, names, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}, or a .yaml file"
+            raise ConfigError(f"task {text!r} is unknown; {hint}")
+        if given is None:
+            raise ConfigError(f"task {text!r}: where are its files? give --data FOLDER or set {DATA_VARIABLE}")
+        with resources.as_file(resources.files("protlat.configs").joinpath("task", f"{text}.yaml")) as path:
+            values, home = read_yaml(path), path.parent
+    _override(values, overrides)
+    return TaskConfig.parse(values, text), Path(given) if given is not None else home
+
+
+def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    for item in overrides:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{item}: expected KEY=VALUE, for example cross_validation.fold=2")
+        set_dotted(values, key.strip(), parse_scalar(text))
+
+
+def read_task(config: TaskConfig, folder: Path) -> LoadedTask:
+    """Read the files of a task.
+
+    Raises
+    ------
+    SequenceError
+        A file is missing or damaged, or its records do not fit the settings.
+    """
+    reader = ExampleReader(config)
+    splits: dict[str, list[Example]] = {}
+    for source in config.sources:
+        raw = source.read(folder, config.is_per_residue, reader.report)
+        for example in reader.examples(source, raw):
+            splits.setdefault(example.split or TRAIN, []).append(example)
+    if not splits.get(TRAIN):
+        raise SequenceError(f"{config.name}: no training examples; splits found: {', '.join(splits) or 'none'}")
+    order = [TRAIN, *([VALID] if VALID in splits else []), *(name for name in splits if name not in (TRAIN, VALID))]
+    splits = {name: splits[name] for name in order}
+    warnings = []
+    n_renamed = unique_names(splits)
+    if n_renamed:
+        warnings.append(f"{n_renamed:,} identifiers stand more than once and were numbered (name#2)")
+    residue_names = reader.residue_classes.names
+    classes = classes_of(config, splits, residue_names)
+    built = {name: split_from(config, examples, classes, residue_names) for name, examples in splits.items()}
+    data = TaskData(config.name, config.type, classes, built, tuple(warnings))
+    return LoadedTask(config, data, reader.report, reader.account)

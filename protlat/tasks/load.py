@@ -17,6 +17,7 @@ from protlat.tasks.assemble import classes_of, split_from, unique_names
 from protlat.tasks.config import TaskConfig
 from protlat.tasks.data import TRAIN, VALID, TaskData
 from protlat.tasks.examples import Example, ExampleReader, LabelAccount
+from protlat.tasks.readers.base import ReadContext
 
 DATA_VARIABLE = "PROTLAT_DATA"
 
@@ -115,9 +116,10 @@ def read_task(config: TaskConfig, folder: Path) -> LoadedTask:
         A file is missing or damaged, or its records do not fit the settings.
     """
     reader = ExampleReader(config)
+    context = ReadContext(folder, config.is_per_residue, config.wild_type, config.offset)
     splits: dict[str, list[Example]] = {}
     for source in config.sources:
-        raw = source.read(folder, config.is_per_residue, reader.report)
+        raw = source.read(context, reader.report)
         for example in reader.examples(source, raw):
             splits.setdefault(example.split or TRAIN, []).append(example)
     if not splits.get(TRAIN):

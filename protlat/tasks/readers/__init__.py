@@ -6,10 +6,25 @@ from typing import Annotated
 
 from pydantic import Field
 
-from protlat.tasks.readers.base import RawSet, SourceConfig
+from protlat.tasks.readers.base import RawSet, ReadContext, SourceConfig
 from protlat.tasks.readers.fasta import FastaSource
+from protlat.tasks.readers.marked import MarkedSource
 from protlat.tasks.readers.table import TableSource
+from protlat.tasks.readers.three_line import ThreeLineSource
+from protlat.tasks.readers.variants import VariantsSource
 
-AnySource = Annotated[FastaSource | TableSource, Field(discriminator="kind")]
+AnySource = Annotated[
+    FastaSource | MarkedSource | TableSource | ThreeLineSource | VariantsSource, Field(discriminator="kind")
+]
 
-__all__ = ["AnySource", "FastaSource", "RawSet", "SourceConfig", "TableSource"]
+__all__ = [
+    "AnySource",
+    "FastaSource",
+    "MarkedSource",
+    "RawSet",
+    "ReadContext",
+    "SourceConfig",
+    "TableSource",
+    "ThreeLineSource",
+    "VariantsSource",
+]

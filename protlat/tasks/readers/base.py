@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from protlat.config import Config
 from protlat.data.compression import ByteSource
 from protlat.data.records import SequenceReport
-from protlat.errors import ConfigError, SequenceError
+from protlat.errors import SequenceError
 from protlat.tasks.data import PairTarget
 
 # How a label is written before it is understood: a text; one text per residue; the coordinates of a chain; none.
@@ -66,6 +66,28 @@ class RawSet:
         self.splits.append(split)
 
 
+@dataclass(frozen=True)
+class ReadContext:
+    """What a reader has to know of the task.
+
+    Attributes
+    ----------
+    folder : Path
+        Folder that the paths of sources are relative to.
+    per_residue : bool
+        Whether labels belong to residues.
+    wild_type : str
+        Sequence that variants derive from, "" where the task has none.
+    offset : int
+        Number of its first residue in the names of variants.
+    """
+
+    folder: Path
+    per_residue: bool = False
+    wild_type: str = ""
+    offset: int = 1
+
+
 class SourceConfig(Config, ABC):
     """One file of labelled sequences; a union of the readers' configs on ``kind`` is the registry."""
 
@@ -85,21 +107,13 @@ class SourceConfig(Config, ABC):
     def _text_keys(cls, value: Any) -> Any:
         return text_mapping(value)
 
-    @property
-    def is_per_residue(self) -> bool | None:
-        """Whether the format fixes that labels belong to residues; None where it can hold either."""
-        return None
-
     @abstractmethod
-    def read(self, folder: Path, per_residue: bool, report: SequenceReport) -> RawSet:
+    def read(self, context: ReadContext, report: SequenceReport) -> RawSet:
         """Read the file.
 
         Parameters
         ----------
-        folder : Path
-            Folder that `path` is relative to.
-        per_residue : bool
-            Whether the task's labels belong to residues.
+        context : ReadContext
         report : SequenceReport
             Receives what was changed or left out while reading.
 
@@ -155,22 +169,31 @@ def read_bytes(path: str) -> bytes:
     return b"".join(ByteSource(path).chunks()).removeprefix(UTF8_BOM)
 
 
+def decoded(path: str, data: bytes) -> str:
+    """UTF-8 text, line ends as they are.
+
+    Raises
+    ------
+    SequenceError
+        Not UTF-8; names the line.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        shown = f"byte 0x{data[error.start]:02X}"
+        raise SequenceError(f"{path}:{line}: {shown} is not UTF-8 text; save the file as UTF-8") from None
+
+
 def read_text(path: str) -> str:
-    """The decompressed content of a UTF-8 file, line ends as they are.
+    """The decompressed content of a UTF-8 file.
 
     Raises
     ------
     SequenceError
         The file cannot be read or is not UTF-8.
     """
-    data = read_bytes(path)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise SequenceError(
-            f"{path}:{line}: byte 0x{data[error.start]:02X} is not UTF-8 text; save it as UTF-8"
-        ) from None
+    return decoded(path, read_bytes(path))
 
 
 def split_of(name: str, validation: str, where: str) -> str:
@@ -192,9 +215,3 @@ def split_of(name: str, validation: str, where: str) -> str:
     if flag not in ("", "true", "false", "1", "0", "yes", "no", "nan", "none"):
         raise SequenceError(f"{where}: VALIDATION is {validation!r}; allowed: True, False or nothing")
     return "valid" if flag in ("true", "1", "yes") and lowered in ("", "train") else lowered
-
-
-def require(value: bool, message: str) -> None:
-    """Raise ConfigError with `message` unless `value` holds."""
-    if not value:
-        raise ConfigError(message)

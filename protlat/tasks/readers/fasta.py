@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pydantic import field_validator
@@ -13,7 +12,7 @@ from protlat.data.compression import ByteSource
 from protlat.data.fasta import cut_blocks, parse_block
 from protlat.data.records import SequenceReport
 from protlat.errors import SequenceError
-from protlat.tasks.readers.base import RawSet, SourceConfig, located, split_of
+from protlat.tasks.readers.base import RawSet, ReadContext, SourceConfig, located, split_of
 
 # biotrainer writes KEY=value; values hold no blanks.
 _KEY_VALUE = re.compile(r"(?:^|\s)([A-Za-z_]+)=(\S*)")
@@ -55,16 +54,16 @@ class FastaSource(SourceConfig):
             raise ValueError(f"needs exactly one group in brackets, which is the label; it has {n_groups}")
         return value
 
-    def read(self, folder: Path, per_residue: bool, report: SequenceReport) -> RawSet:
-        path = located(folder, self.path)
+    def read(self, context: ReadContext, report: SequenceReport) -> RawSet:
+        path = located(context.folder, self.path)
         records = read_records(path, report)
-        side = _by_name(located(folder, self.labels), report) if self.labels else None
-        masks = _by_name(located(folder, self.mask), report) if self.mask else None
+        side = _by_name(located(context.folder, self.labels), report) if self.labels else None
+        masks = _by_name(located(context.folder, self.mask), report) if self.mask else None
         if side is not None or masks is not None:
             _refuse_repeats(path, records)
         found = RawSet(path)
         for record in records:
-            keys = _keys(record.header)
+            keys = header_keys(record.header)
             labelled = record
             label: str | None
             if side is not None:
@@ -73,7 +72,7 @@ class FastaSource(SourceConfig):
                     report.skip(path, record.line, record.name, "no label", f"not in {self.labels}")
                     continue
                 labelled = beside
-                keys = _keys(beside.header)
+                keys = header_keys(beside.header)
                 label = beside.text.decode("latin-1") or self._label(beside, keys)
             else:
                 label = self._label(record, keys)
@@ -115,7 +114,8 @@ def read_records(path: str, report: SequenceReport) -> list[FastaRecord]:
     return records
 
 
-def _keys(header: str) -> dict[str, str]:
+def header_keys(header: str) -> dict[str, str]:
+    """KEY=value words of a header, keys in capitals."""
     if "=" not in header:
         return {}
     return {key.upper(): value for key, value in _KEY_VALUE.findall(header)}

@@ -6,13 +6,21 @@ import csv
 import io
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from protlat.data.records import SequenceReport
 from protlat.errors import SequenceError
-from protlat.tasks.readers.base import RawLabel, RawSet, SourceConfig, located, read_bytes, read_text, split_of
+from protlat.tasks.readers.base import (
+    RawLabel,
+    RawSet,
+    ReadContext,
+    SourceConfig,
+    decoded,
+    located,
+    read_bytes,
+    split_of,
+)
 
 # Names that people give to these columns; the first one present is taken, whatever its case.
 SEQUENCE_NAMES = ("sequence", "seq", "protein_sequence", "aa_seq", "protein")
@@ -21,18 +29,11 @@ NAME_NAMES = ("id", "name", "identifier", "accession", "entry", "protein_id", "u
 SET_NAMES = ("set", "split", "stage", "partition")
 VALIDATION_NAMES = ("validation",)
 MASK_NAMES = ("mask", "resolved")
+Delimiter = Literal["auto", "comma", "tab", "semicolon"]
+_MARKS = {"comma": ",", "tab": "\t", "semicolon": ";"}
 _PARQUET_MAGIC = b"PAR1"
 _COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
-
-
-@dataclass(frozen=True)
-class _Columns:
-    sequence: int
-    label: int
-    name: int | None
-    set: int | None
-    validation: int | None
-    mask: int | None
+Rows = Iterator[tuple[int, Sequence[Any]]]
 
 
 class TableSource(SourceConfig):
@@ -51,90 +52,102 @@ class TableSource(SourceConfig):
     """Column that is true for validation rows of train; empty: validation where there is one."""
     mask: str = ""
     """Column of 1 (scored) and 0 per residue; empty: mask where there is one."""
-    delimiter: Literal["auto", "comma", "tab", "semicolon"] = "auto"
+    delimiter: Delimiter = "auto"
     """What parts the columns; auto: whichever of comma, tab and semicolon the first line holds most of."""
 
-    def read(self, folder: Path, per_residue: bool, report: SequenceReport) -> RawSet:
-        path = located(folder, self.path)
-        data = read_bytes(path)
-        is_parquet = data.startswith(_PARQUET_MAGIC)
-        header, rows = _parquet(path, data) if is_parquet else self._text(path)
-        columns = self._columns(path, header, per_residue)
+    def read(self, context: ReadContext, report: SequenceReport) -> RawSet:
+        path = located(context.folder, self.path)
+        header, rows = read_rows(path, self.delimiter)
+        sequence = needed_column(path, header, "sequence", self.sequence, SEQUENCE_NAMES)
+        label = needed_column(path, header, "label", self.label, LABEL_NAMES)
+        name = column_place(path, header, "name", self.name, NAME_NAMES)
+        # A source that is one split as a whole does not ask its rows.
+        own_set = None if self.split else column_place(path, header, "set", self.set, SET_NAMES)
+        flag = None if self.split else column_place(path, header, "validation", self.validation, VALIDATION_NAMES)
+        mask = column_place(path, header, "mask", self.mask, MASK_NAMES if context.per_residue else ())
         stem = _stem(self.path)
         found = RawSet(path)
-        n_blank = 0
         for row_1based, (line, cells) in enumerate(rows, start=1):
-            if not any(cell not in ("", None) for cell in cells):
-                n_blank += 1
-                continue
-            if len(cells) != len(header):
-                raise SequenceError(
-                    f"{path}:{line}: {len(cells)} columns, where the first line names {len(header)}: {', '.join(header)}"
-                )
-            name = _text(cells[columns.name]) if columns.name is not None else ""
-            name = name or f"{stem}-{row_1based}"
-            set_name = _text(cells[columns.set]) if columns.set is not None else ""
-            flag = _text(cells[columns.validation]) if columns.validation is not None else ""
-            split = split_of(set_name, flag, f"{path}:{line}: {name}")
-            mask = _joined(cells[columns.mask]) if columns.mask is not None else None
-            residues = _text(cells[columns.sequence]).encode("utf-8")
-            found.add(name, residues, line, _label(cells[columns.label]), split, mask or None)
-        if n_blank:
-            report.changes["blank lines of tables"] += n_blank
+            named = (cell_text(cells[name]) if name is not None else "") or f"{stem}-{row_1based}"
+            set_text = cell_text(cells[own_set]) if own_set is not None else ""
+            flag_text = cell_text(cells[flag]) if flag is not None else ""
+            split = split_of(set_text, flag_text, f"{path}:{line}: {named}")
+            hidden = (_mask(cells[mask]) if mask is not None else "") or None
+            found.add(named, cell_text(cells[sequence]).encode("utf-8"), line, _label(cells[label]), split, hidden)
         return found
 
-    def _text(self, path: str) -> tuple[list[str], Iterator[tuple[int, Sequence[Any]]]]:
-        text = read_text(path)
-        if not text.strip():
-            raise SequenceError(f"{path}: empty file; expected a first line with the names of the columns")
-        marks = {"comma": ",", "tab": "\t", "semicolon": ";"}
-        if self.delimiter != "auto":
-            mark = marks[self.delimiter]
-        else:
-            first = text.lstrip().splitlines()[0]
-            mark = max(marks.values(), key=first.count)
-        csv.field_size_limit(sys.maxsize)
-        # newline="" leaves line ends inside quotes to the csv module.
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
-        rows = _csv_rows(path, reader)
-        header = next(cells for _, cells in rows if any(str(cell).strip() for cell in cells))
-        return [str(cell).strip() for cell in header], rows
 
-    def _columns(self, path: str, header: list[str], per_residue: bool) -> _Columns:
-        def place(field: str, wanted: str, usual: tuple[str, ...], needed: bool) -> int | None:
-            if wanted:
-                if wanted in header:
-                    return header.index(wanted)
-                raise SequenceError(
-                    f"{path}: no column {wanted!r} ({field}); there are: {', '.join(map(repr, header))}"
-                )
-            lowered = [cell.lower() for cell in header]
-            for option in usual:
-                if option in lowered:
-                    return lowered.index(option)
-            if needed:
-                raise SequenceError(
-                    f"{path}: which column holds the {field}? none is called {' or '.join(usual)}; set {field}: to one of "
-                    f"{', '.join(map(repr, header))}"
-                )
-            return None
+def read_rows(path: str, delimiter: Delimiter = "auto") -> tuple[list[str], Rows]:
+    """Names of a table's columns, and its rows with the 1-based line each begins at (Parquet: its number).
 
-        sequence = place("sequence", self.sequence, SEQUENCE_NAMES, True)
-        label = place("label", self.label, LABEL_NAMES, True)
-        assert sequence is not None
-        assert label is not None
-        return _Columns(
-            sequence,
-            label,
-            place("name", self.name, NAME_NAMES, False),
-            None if self.split else place("set", self.set, SET_NAMES, False),
-            None if self.split else place("validation", self.validation, VALIDATION_NAMES, False),
-            place("mask", self.mask, MASK_NAMES, False) if per_residue else None,
+    Raises
+    ------
+    SequenceError
+        The table is empty or damaged, or, while its rows are read, a row has more or fewer cells than the first line.
+    """
+    data = read_bytes(path)
+    if data.startswith(_PARQUET_MAGIC):
+        return _parquet(path, data)
+    text = decoded(path, data)
+    if not text.strip():
+        raise SequenceError(f"{path}: empty file; expected a first line with the names of the columns")
+    first = text.lstrip("\r\n").splitlines()[0]
+    mark = max(_MARKS.values(), key=first.count) if delimiter == "auto" else _MARKS[delimiter]
+    csv.field_size_limit(sys.maxsize)
+    # newline="" leaves line ends inside quotes to the csv module.
+    rows = _csv_rows(path, csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True))
+    _, header = next(rows)
+    names = [cell.strip() for cell in header]
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise SequenceError(f"{path}: the first line names {', '.join(map(repr, twice))} twice")
+    return names, _full_rows(path, names, rows)
+
+
+def column_place(path: str, header: list[str], field: str, wanted: str, usual: tuple[str, ...]) -> int | None:
+    """Place of a column by its name, else by the usual names in any case; None where there is none.
+
+    Raises
+    ------
+    SequenceError
+        A column asked for by name is not there.
+    """
+    if wanted:
+        if wanted in header:
+            return header.index(wanted)
+        raise SequenceError(f"{path}: no column {wanted!r} ({field}); there are: {', '.join(map(repr, header))}")
+    lowered = [cell.lower() for cell in header]
+    return next((lowered.index(option) for option in usual if option in lowered), None)
+
+
+def needed_column(path: str, header: list[str], field: str, wanted: str, usual: tuple[str, ...]) -> int:
+    """`column_place` of a column that must be there.
+
+    Raises
+    ------
+    SequenceError
+        It is not.
+    """
+    place = column_place(path, header, field, wanted, usual)
+    if place is None:
+        raise SequenceError(
+            f"{path}: which column is the {field}? none is called {' or '.join(usual)}; set {field} to one of "
+            f"{', '.join(map(repr, header))}"
         )
+    return place
 
 
-def _csv_rows(path: str, reader: Any) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Rows with the 1-based line each begins at."""
+def cell_text(cell: Any) -> str:
+    """A cell as text without blanks around it."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", errors="replace").strip()
+    return str(cell).strip()
+
+
+def _csv_rows(path: str, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Rows that hold anything."""
     while True:
         line = reader.line_num + 1
         try:
@@ -143,10 +156,20 @@ def _csv_rows(path: str, reader: Any) -> Iterator[tuple[int, Sequence[Any]]]:
             return
         except csv.Error as error:
             raise SequenceError(f"{path}:{line}: not a table: {error}") from None
-        yield line, row
+        if any(row):
+            yield line, row
 
 
-def _parquet(path: str, data: bytes) -> tuple[list[str], Iterator[tuple[int, Sequence[Any]]]]:
+def _full_rows(path: str, names: list[str], rows: Iterator[tuple[int, list[str]]]) -> Rows:
+    for line, cells in rows:
+        if len(cells) != len(names):
+            raise SequenceError(
+                f"{path}:{line}: {len(cells)} columns, where the first line names {len(names)}: {', '.join(names)}"
+            )
+        yield line, cells
+
+
+def _parquet(path: str, data: bytes) -> tuple[list[str], Rows]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -155,7 +178,7 @@ def _parquet(path: str, data: bytes) -> tuple[list[str], Iterator[tuple[int, Seq
     except (pa.ArrowException, OSError) as error:
         raise SequenceError(f"{path}: damaged Parquet file: {' '.join(str(error).split())}") from None
     columns = [column.to_pylist() for column in table.columns]
-    return list(table.column_names), ((row, cells) for row, cells in enumerate(zip(*columns, strict=True), start=1))
+    return list(table.column_names), enumerate(zip(*columns, strict=True), start=1)
 
 
 def _stem(path: str) -> str:
@@ -165,22 +188,15 @@ def _stem(path: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def _text(cell: Any) -> str:
-    if cell is None:
-        return ""
-    if isinstance(cell, bytes):
-        return cell.decode("utf-8", errors="replace").strip()
-    return str(cell).strip()
-
-
-def _joined(cell: Any) -> str:
+def _mask(cell: Any) -> str:
+    """A mask as text; a list column may hold true and false, or 1 and 0."""
     if isinstance(cell, list | tuple):
         return "".join(str(int(item)) if isinstance(item, bool | int | float) else str(item) for item in cell)
-    return _text(cell)
+    return cell_text(cell)
 
 
 def _label(cell: Any) -> RawLabel:
-    """A list column (Parquet) is one text per residue or per class; whatever else is one text."""
+    """A list column (Parquet) is one text per residue or class; whatever else is one text."""
     if isinstance(cell, list | tuple):
-        return [_text(item) for item in cell]
-    return _text(cell)
+        return [cell_text(item) for item in cell]
+    return cell_text(cell)

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO   ?= demo-output
 
-.PHONY: demo test lint bench docs typecheck clean
+.PHONY: demo test lint bench bench-check docs typecheck clean
 
 demo: $(VENV)/.core
 	$(BIN)/protlat demo -o $(DEMO)
@@ -26,6 +26,10 @@ typecheck: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.run --short
+
+# Fails when protlat fell back against its peers by more than a fifth; --store keeps this machine's ratios.
+bench-check: $(VENV)/.bench
+	$(BIN)/python -m benchmarks.check
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict --quiet

@@ -40,21 +40,15 @@ def timed(function: Callable[[], None]) -> float:
     return time.perf_counter() - start_s
 
 
-def main() -> None:
-    options_parser = parser(__doc__)
-    options_parser.add_argument("--preset", default="small")
-    options_parser.add_argument("--sequences", type=int)
-    options = options_parser.parse_args()
-    n_sequences = options.sequences or (200 if options.short else 1000)
-    repeats = options.repeats or 3
-    dtype, device = prepare(options), torch.device("cpu")
-
+def measure(preset: str, n_sequences: int, repeats: int, dtype: torch.dtype) -> tuple[dict[str, float], int]:
+    """Residues per second of each kind of work, the forward pass alone first, and the number of residues."""
+    device = torch.device("cpu")
     proteins = random_proteins(n_sequences, seed=0)
     n_residues = sum(map(len, proteins))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         torch.manual_seed(0)
-        MaskedLM(load_preset(options.preset), PROTEIN).save_pretrained(place / "model")
+        MaskedLM(load_preset(preset), PROTEIN).save_pretrained(place / "model")
         fasta = place / "in.fasta"
         fasta.write_text("".join(f">p{i}\n{protein}\n" for i, protein in enumerate(proteins)))
 
@@ -94,8 +88,18 @@ def main() -> None:
         for _ in range(repeats):
             for name, function in work.items():
                 seconds[name].append(timed(function))
+    return {name: n_residues / statistics.median(values) for name, values in seconds.items()}, n_residues
 
-    rates = {name: n_residues / statistics.median(values) for name, values in seconds.items()}
+
+def main() -> None:
+    options_parser = parser(__doc__)
+    options_parser.add_argument("--preset", default="small")
+    options_parser.add_argument("--sequences", type=int)
+    options = options_parser.parse_args()
+    n_sequences = options.sequences or (200 if options.short else 1000)
+    repeats = options.repeats or 3
+    dtype = prepare(options)
+    rates, n_residues = measure(options.preset, n_sequences, repeats, dtype)
     rows = [(name, f"{rate:,.0f}", f"{rate / rates['forward alone']:.2f}") for name, rate in rates.items()]
     note = (
         f"\n\nPreset {options.preset}, {str(dtype).removeprefix('torch.')}, {n_sequences} sequences, {n_residues:,} residues, batches of "

@@ -9,12 +9,14 @@ from pydantic import Field
 from protlat.tasks.readers.base import RawSet, ReadContext, SourceConfig
 from protlat.tasks.readers.fasta import FastaSource
 from protlat.tasks.readers.marked import MarkedSource
+from protlat.tasks.readers.structures import StructuresSource
 from protlat.tasks.readers.table import TableSource
 from protlat.tasks.readers.three_line import ThreeLineSource
 from protlat.tasks.readers.variants import VariantsSource
 
 AnySource = Annotated[
-    FastaSource | MarkedSource | TableSource | ThreeLineSource | VariantsSource, Field(discriminator="kind")
+    FastaSource | MarkedSource | StructuresSource | TableSource | ThreeLineSource | VariantsSource,
+    Field(discriminator="kind"),
 ]
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "RawSet",
     "ReadContext",
     "SourceConfig",
+    "StructuresSource",
     "TableSource",
     "ThreeLineSource",
     "VariantsSource",

@@ -20,7 +20,7 @@ class MarkedSource(SourceConfig):
     """Label that each mark stands for; a mark is one character that is no residue."""
     unmarked: str = "0"
     """Label of residues without a mark."""
-    on: str = ""
+    marked_residues: str = ""
     """Residues that may carry a mark, such as STY; empty: all. A mark elsewhere is an error."""
 
     @field_validator("marks", mode="before")
@@ -39,7 +39,7 @@ class MarkedSource(SourceConfig):
     def read(self, context: ReadContext, report: SequenceReport) -> RawSet:
         path = located(context.folder, self.path)
         labels = {ord(mark): label for mark, label in self.marks.items()}
-        allowed = frozenset(self.on.upper().encode() + self.on.lower().encode())
+        allowed = frozenset(self.marked_residues.upper().encode() + self.marked_residues.lower().encode())
         found = RawSet(path)
         for record in read_records(path, report):
             where = f"{path}:{record.line}: {record.name}"
@@ -61,7 +61,7 @@ class MarkedSource(SourceConfig):
                 raise SequenceError(f"{where}: mark {chr(text[place])!r} at character {place + 1} {fault}")
             if allowed and residues[owner] not in allowed:
                 raise SequenceError(
-                    f"{where}: mark {chr(text[place])!r} on {chr(residues[owner])} at position {owner + 1}; allowed on: {self.on}"
+                    f"{where}: mark {chr(text[place])!r} on {chr(residues[owner])} at position {owner + 1}; allowed on: {self.marked_residues}"
                 )
             marked[owner] = labels[text[place]]
         per_residue = [self.unmarked] * len(residues)

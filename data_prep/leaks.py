@@ -10,17 +10,21 @@ import numpy as np
 
 from protlat.alphabet import Alphabet
 from protlat.data.shards import SplitInfo, token_batches
+from protlat.data.words import (
+    CODE_BITS,
+    DOCUMENT_K,
+    MIN_WORDS,
+    NEAR_CONTAINMENT,
+    PROTEIN_K,
+    codes_of,
+    distinct,
+    is_chosen,
+)
 from protlat.reporting import progress
 
-# Proteins: 20^5 words against some hundred residues, so that chance gives well under 1 %.
-# Documents: shorter words than these recur in any two books of a language, and a long book holds a tenth of all codes.
-PROTEIN_K, DOCUMENT_K = 5, 32
-NEAR_CONTAINMENT = 0.17  # 70 % identity, 0.7^5
 NEAR_DOCUMENT = 0.5
 _LEVELS = {PROTEIN_K: (0.7, 0.8, 0.9, 0.99), DOCUMENT_K: (0.25, 0.5, 0.75, 0.95)}
-_CODE_BITS = 25
 _QUERY_KMERS = 100_000
-_MIN_KMERS = 5
 _TRAIN_TOKENS = 500_000_000
 _CHUNK = 1 << 18  # stays in the processor's cache
 
@@ -77,26 +81,6 @@ def leak_report(output: Path, splits: dict[str, SplitInfo], alphabet: Alphabet, 
     }
 
 
-def codes_of(values: np.ndarray, k: int) -> np.ndarray:
-    """A 25-bit code of the k-mer at every place, shape (T - k + 1,), uint32; exact for five residues, hashed otherwise."""
-    n_kmers = max(len(values) - k + 1, 0)
-    if k == PROTEIN_K:
-        # Residues have ids below 31; <mask> falls on <cls>, which never stands here. Two, four, five residues.
-        two = (values[:-1] & np.uint8(31)).astype(np.uint32)
-        two <<= np.uint32(5)
-        two |= values[1:] & np.uint8(31)
-        five = two[:n_kmers] << np.uint32(15)
-        five |= two[2 : 2 + n_kmers] << np.uint32(5)
-        five |= values[4:] & np.uint8(31)
-        return five
-    codes = np.zeros(n_kmers, dtype=np.uint32)
-    for shift in range(k):
-        codes *= np.uint32(0x9E3779B1)
-        codes += values[shift : shift + n_kmers].astype(np.uint32) + np.uint32(1)
-        codes ^= codes >> np.uint32(15)
-    return codes >> np.uint32(32 - _CODE_BITS)
-
-
 def _sampled_words(output: Path, info: SplitInfo, k: int, n_sample: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Different words of evenly spaced sequences, the number of the sequence each stands in, and how many these are."""
     chosen = np.unique(np.linspace(0, info.n_sequences - 1, min(n_sample, info.n_sequences)).astype(np.int64))
@@ -105,7 +89,7 @@ def _sampled_words(output: Path, info: SplitInfo, k: int, n_sample: int) -> tupl
     first = 0
     for values, offsets, lengths in token_batches(output, info):
         for row in (chosen[(chosen >= first) & (chosen < first + len(lengths))] - first).tolist():
-            unique = _distinct(codes_of(values[offsets[row] : offsets[row] + lengths[row]], k))
+            unique = distinct(codes_of(values[offsets[row] : offsets[row] + lengths[row]], k))
             owners.append(np.full(len(unique), len(codes), dtype=np.int64))
             codes.append(unique)
         first += len(lengths)
@@ -119,16 +103,16 @@ def _compare(
     found: list[list[np.ndarray]] = [[] for _ in queries]
     for start in range(0, len(values), _CHUNK):
         codes = codes_of(values[start : start + _CHUNK + k - 1], k)
-        chosen = np.flatnonzero(_is_chosen(codes, bits))
+        chosen = np.flatnonzero(is_chosen(codes, bits))
         codes = codes[chosen]
         for query, pairs in zip(queries, found, strict=True):
             hit = query.wanted[codes]
             place = chosen[hit] + start
             rows = np.searchsorted(offsets, place, side="right") - 1
             inside = place <= last_places[rows]
-            pairs.append(rows[inside].astype(np.int64) << _CODE_BITS | codes[hit][inside])
+            pairs.append(rows[inside].astype(np.int64) << CODE_BITS | codes[hit][inside])
     for query, pairs in zip(queries, found, strict=True):
-        query.add(_distinct(np.concatenate(pairs)))
+        query.add(distinct(np.concatenate(pairs)))
 
 
 class _Queries:
@@ -136,18 +120,18 @@ class _Queries:
 
     def __init__(self, codes: np.ndarray, owners: np.ndarray, n_sequences: int, k: int, bits: int, near: float) -> None:
         self.k, self.bits, self.near = k, bits, near
-        kept = _is_chosen(codes, bits)
+        kept = is_chosen(codes, bits)
         codes, owners = codes[kept], owners[kept]
         order = np.argsort(codes, kind="stable")
         self._codes, self._owners = codes[order], owners[order]
         self._n_words = np.bincount(self._owners, minlength=n_sequences)
         self._best = np.zeros(n_sequences)
-        self.wanted = np.zeros(1 << _CODE_BITS, dtype=bool)
+        self.wanted = np.zeros(1 << CODE_BITS, dtype=bool)
         self.wanted[self._codes] = True
 
     def add(self, pairs: np.ndarray) -> None:
         """Count, for train rows and words given as ``row << 25 | code``, the words shared with each sequence."""
-        rows, codes = pairs >> _CODE_BITS, (pairs & ((1 << _CODE_BITS) - 1)).astype(np.uint32)
+        rows, codes = pairs >> CODE_BITS, (pairs & ((1 << CODE_BITS) - 1)).astype(np.uint32)
         left = np.searchsorted(self._codes, codes, side="left")
         counts = np.searchsorted(self._codes, codes, side="right") - left
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -158,7 +142,7 @@ class _Queries:
 
     def facts(self) -> dict[str, Any]:
         """What the manifest keeps of the comparison."""
-        enough = self._n_words >= _MIN_KMERS
+        enough = self._n_words >= MIN_WORDS
         best = self._best[enough]
         n_near = int(np.count_nonzero(best >= self.near))
         levels = _LEVELS[self.k]
@@ -176,16 +160,3 @@ class _Queries:
             "part_of_words": f"1/{1 << self.bits}",
             what: [[label, count] for label, count in zip(labels, counts, strict=True)],
         }
-
-
-def _distinct(values: np.ndarray) -> np.ndarray:
-    """Different values, sorted; sorts in place. Faster here than numpy.unique, which hashes."""
-    values.sort()
-    return values[np.concatenate((np.ones(min(len(values), 1), dtype=bool), values[1:] != values[:-1]))]
-
-
-def _is_chosen(codes: np.ndarray, bits: int) -> np.ndarray:
-    """One word in 2^bits, by its code, shape of `codes`, bool."""
-    if not bits:
-        return np.ones(len(codes), dtype=bool)
-    return codes * np.uint32(0x9E3779B1) < np.uint32(1 << (32 - bits))

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from protlat.cli.options import config_options, device_options, sequence_options
+from protlat.cli.predict_variants import variants
 from protlat.config import Config
 
 
@@ -74,3 +75,6 @@ def masked_values(inputs: tuple[str, ...], given: dict[str, Any]) -> dict[str, A
         if values[option] == "auto":
             values[option] = None
     return {key: (list(value) or None) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+predict.add_command(variants)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,35 @@ _PER_PANEL = 80
 # Small and special, aliphatic, aromatic, polar, positive, negative: neighbours are alike, so that a preference for a kind
 # of residue shows as a band.
 _ORDER = "GAPCVILMFWYSTNQHKRDE"
+
+
+@dataclass(frozen=True)
+class HeatScale:
+    """What the colours mean.
+
+    Attributes
+    ----------
+    label : str
+    colours : str
+        Name of a matplotlib colour map.
+    diverges : bool
+        Symmetric about 0; otherwise from 0 up.
+    """
+
+    label: str
+    colours: str
+    diverges: bool = False
+
+    def limits(self, table: np.ndarray) -> tuple[float, float]:
+        """Ends of the scale; a diverging one spans 98 % of the values, so that single extremes do not bleach the rest."""
+        if not self.diverges:
+            return 0.0, max(float(table.max()), 1e-9)
+        end = max(float(np.percentile(np.abs(table), 98)), 1e-9)
+        return -end, end
+
+
+PROBABILITIES = HeatScale("probability (dot: the sequence's own residue)", "magma_r")
+EFFECTS = HeatScale("log-odds beside the wild type (dot: the wild type's own residue)", "RdBu_r", diverges=True)
 
 
 def require_drawable(n_positions: int) -> None:
@@ -42,6 +72,7 @@ def draw_heatmap(
     wild_types: Sequence[str],
     probabilities: np.ndarray,
     residues: Sequence[str],
+    scale: HeatScale = PROBABILITIES,
 ) -> None:
     """Draw positions against residues as a PNG, the sequence's own residue marked by a dot.
 
@@ -56,6 +87,8 @@ def draw_heatmap(
     probabilities : numpy.ndarray, shape (P, R)
     residues : sequence of str
         Letter of each column.
+    scale : HeatScale
+        Probabilities, or effects of variants.
 
     Raises
     ------
@@ -73,6 +106,7 @@ def draw_heatmap(
     figure = new_figure(max(4.5, 1.6 + 0.16 * n_columns), 0.7 + 3.4 * n_panels, dpi=120)
     axes = figure.subplots(n_panels, 1, squeeze=False)[:, 0]
     image = None
+    low, high = scale.limits(table)
     for panel, axis in enumerate(axes):
         start = panel * _PER_PANEL
         part = slice(start, start + _PER_PANEL)
@@ -80,9 +114,9 @@ def draw_heatmap(
         image = axis.imshow(
             table[:, part],
             aspect="auto",
-            cmap="magma_r",
-            vmin=0,
-            vmax=max(float(table.max()), 1e-9),
+            cmap=scale.colours,
+            vmin=low,
+            vmax=high,
             interpolation="nearest",
         )
         dots = [(x, _ORDER.index(letter)) for x, letter in enumerate(wild_types[part]) if letter in _ORDER]
@@ -102,7 +136,7 @@ def draw_heatmap(
     figure.suptitle(title, fontsize=9)
     if image is not None:
         bar = figure.colorbar(image, ax=list(axes), fraction=0.03, pad=0.01)
-        bar.set_label("probability (dot: the sequence's own residue)", fontsize=8)
+        bar.set_label(scale.label, fontsize=8)
         bar.ax.tick_params(labelsize=7)
     with atomic_path(path) as temporary:
         # Without the version stamp the same table gives the same file.

@@ -56,7 +56,7 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray, task_type: TaskType,
     ----------
     Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2.
     """
-    known = np.flatnonzero(labels.any(1) | True) if labels.ndim == 2 else np.flatnonzero(labels != MISSING)
+    known = np.arange(len(labels)) if labels.ndim == 2 else np.flatnonzero(labels != MISSING)
     if not len(known):
         return 1.0
     limit = max(_MAX_LABELS // logits.shape[1], 1) if labels.ndim == 2 else _MAX_LABELS

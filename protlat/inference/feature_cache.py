@@ -168,15 +168,16 @@ class FeatureCache:
         return final
 
     def _compute(self, split: LabelledSplit, kind: str, final: Path) -> None:
-        longest = int(np.argmax([len(ids) for ids in split.ids]))
+        longest = max(range(len(split)), key=lambda i: len(split.ids[i]))
         require_readable(self.config, len(split.ids[longest]), split.names[longest])
         with_rows = kind == "residues"
-        n_bytes = 4 * len(split) * self.dim + (2 * split.n_residues * self.dim if with_rows else 0)
+        sizes = {_MEANS: 4 * len(split) * self.dim, _ROWS: 2 * split.n_residues * self.dim if with_rows else 0}
+        n_bytes = sum(sizes.values())
         require_disk_space(self.folder, n_bytes, "the feature cache (--cache)")
         parts = self._parts(split)
         work = self.folder / f"partial-{final.name}"
         identity = {**self._identity(split, kind), "toks_per_batch": self.toks_per_batch}
-        n_done = _begin(work, identity, {_MEANS: 4 * len(split) * self.dim, _ROWS: n_bytes if with_rows else 0})
+        n_done = _begin(work, identity, sizes)
         if n_done:
             log.info("features: going on after %d of %d parts", n_done, len(parts))
         encoder = Encoder.from_pretrained(self.model_folder, self.device, self.dtype)

@@ -16,6 +16,7 @@ from protlat.ops.pooled import segment_mean
 from protlat.ops.segments import Segments
 
 Pool = Literal["mean", "attention"]
+_ROWS_AT_ONCE = 16_384
 
 
 class _HeadConfig(Config):
@@ -92,20 +93,23 @@ class PackedConv(nn.Module):
 
     def __init__(self, d_in: int, d_out: int, kernel: int) -> None:
         super().__init__()
-        self.kernel = kernel
-        self.taps = nn.Linear(d_in, kernel * d_out, bias=False)
-        # The fan-in of one output is that of all taps together.
-        nn.init.normal_(self.taps.weight, std=(kernel * d_in) ** -0.5)
+        self.d_out = d_out
+        # Tap by tap; the fan-in of one output is that of all taps together.
+        self.weight = nn.Parameter(torch.randn(kernel * d_out, d_in) * (kernel * d_in) ** -0.5)
         self.bias = nn.Parameter(torch.zeros(d_out))
 
     def forward(self, x: torch.Tensor, segments: Segments) -> torch.Tensor:
         """(T, C) -> (T, C')."""
-        sent = self.taps(x).chunk(self.kernel, dim=1)
-        half = self.kernel // 2
-        out = sent[half] + self.bias
-        for tap, part in enumerate(sent):
-            if tap != half:
-                out = out + shifted(part, tap - half, segments)
+        taps = self.weight.split(self.d_out)
+        half = len(taps) // 2
+        # Without a graph a long sequence need not hold what all taps send at once.
+        at_once = torch.is_grad_enabled() or len(x) <= _ROWS_AT_ONCE
+        sent = F.linear(x, self.weight).split(self.d_out, dim=1) if at_once else None
+        out = (F.linear(x, taps[half]) if sent is None else sent[half]) + self.bias
+        for number, tap in enumerate(taps):
+            if number != half:
+                part = F.linear(x, tap) if sent is None else sent[number]
+                out = out + shifted(part, number - half, segments)
         return out
 
 
@@ -194,7 +198,7 @@ class LabelHead(nn.Module):
         -------
         torch.Tensor, shape (T, C) or (S, C), float32
         """
-        x = (x - self.mean) * self.scale
+        x = (x.to(self.mean.dtype) - self.mean) * self.scale
         for number, convolution in enumerate(self.convolutions):
             out = self.dropout(F.gelu(convolution(x, segments)))
             x = out if number == 0 else x + out

@@ -17,7 +17,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def gather_weights(engine: Any, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Float32 master weights by name, whole, on the CPU; every rank must call.
+    """Float32 master weights of what is trained by name, whole, on the CPU; every rank must call.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def gather_weights(engine: Any, keep: bool = True) -> dict[str, torch.Tensor]:
     from deepspeed.utils import safe_get_full_fp32_param
 
     weights = {}
-    for name, parameter in engine.module.named_parameters():
+    for name, parameter in _trained(engine):
         value = safe_get_full_fp32_param(parameter) if _is_partitioned(parameter) else parameter.detach()
         if keep:
             weights[name] = value.detach().to("cpu", torch.float32, copy=True).contiguous()
@@ -41,7 +41,7 @@ def gather_moments(engine: Any, keep: bool = True) -> tuple[dict[str, torch.Tens
     state = _base_optimizer(engine).state
     _link_moments(engine)
     moments = {}
-    for name, parameter in engine.module.named_parameters():
+    for name, parameter in _trained(engine):
         for key in MOMENTS:
             partitioned = _is_partitioned(parameter)
             value = safe_get_full_optimizer_state(parameter, key) if partitioned else state[parameter][key]
@@ -77,12 +77,17 @@ def restore_state(
         step = torch.tensor(float(n_steps), dtype=torch.float32)
         base.state[master] = {"step": step, **{key: torch.zeros_like(master) for key in MOMENTS}}
     _link_moments(engine)
-    for name, parameter in engine.module.named_parameters():
+    for name, parameter in _trained(engine):
         _set_full(engine, parameter, weights(name), None)
         for key in MOMENTS:
             _set_full(engine, parameter, moments(f"{key}.{name}"), key)
     engine.global_steps = n_steps
     engine.micro_steps = n_steps * engine.gradient_accumulation_steps()
+
+
+def _trained(engine: Any) -> list[tuple[str, torch.nn.Parameter]]:
+    """What the optimiser moves; frozen weights come from the model that a run began with."""
+    return [(name, parameter) for name, parameter in engine.module.named_parameters() if parameter.requires_grad]
 
 
 def _link_moments(engine: Any) -> None:

@@ -16,8 +16,24 @@ def _config_class() -> type[Config]:
     return PrepConfig
 
 
+class PrepCommand(click.Command):
+    """`prep` itself, whose first argument may also be a subcommand: ``prep structures``."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["structures"]:
+            from protlat.cli.prep_structures import structures
+
+            return structures.make_context(f"{info_name} structures", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
 # fmt: off: one option a line reads best
-@click.command()
+@click.command(cls=PrepCommand)
 @click.argument("inputs", nargs=-1, metavar="[INPUT]...")
 @click.option(
     "-i", "--input", "more_inputs", multiple=True, metavar="FILE", help="One more input; same as an argument."
@@ -102,6 +118,8 @@ def prep(
     \b
     protlat prep proteins.fasta.gz --valid-fraction 0.02 -o shards
     protlat prep train.fa --valid valid.fa -o shards
+
+    Structures (PDB, mmCIF) have a command of their own: protlat prep structures --help
     """
     from protlat.data_prep.config import PrepConfig
     from protlat.data_prep.flow import run

@@ -24,7 +24,7 @@ class FinetuneLimitsConfig(Config):
     """When training ends; what is null is chosen by mode and by the size of the training set."""
 
     epochs: float | None = Field(None, gt=0)
-    """Most passes over the training split; null: 30 for head, 15 for lora and full, more for sets of few batches."""
+    """Most passes over the training split; null: 30 for head, 15 for lora and full, more for small sets."""
     max_steps: int | None = Field(None, ge=1)
     """Most steps, in place of `epochs`."""
     min_steps: int = Field(600, ge=1)
@@ -109,7 +109,4 @@ class FinetuneConfig(Config):
             update["tokens_per_batch"] = 8192 if self.mode == "head" else 4096
         if self.head is None and self.mode != "probe":
             update["head"] = CnnHeadConfig() if per_residue else AttentionHeadConfig()
-        if self.limits.epochs is None and self.limits.max_steps is None:
-            epochs = 30.0 if self.mode == "head" else 15.0
-            update["limits"] = self.limits.model_copy(update={"epochs": epochs})
         return self.model_copy(update=update)

@@ -77,12 +77,14 @@ def fit_threshold(probability: np.ndarray, labels: np.ndarray) -> float:
     Parameters
     ----------
     probability : numpy.ndarray, shape (N, C)
-    labels : numpy.ndarray, shape (N, C), bool
+    labels : numpy.ndarray, shape (N, C), bool; or (N,), int64, of two classes, where F is that of class 1 over all labels
 
     Notes
     -----
     Precision is averaged over proteins with at least one prediction, recall over proteins with at least one label.
     """
+    if labels.ndim == 1:
+        return _binary_threshold(probability[labels != MISSING, 1], labels[labels != MISSING])
     has_label = labels.any(1)
     if not has_label.any():
         return 0.5
@@ -100,6 +102,16 @@ def fit_threshold(probability: np.ndarray, labels: np.ndarray) -> float:
         if f > best_f:
             best, best_f = float(threshold), f
     return best
+
+
+def _binary_threshold(probability: np.ndarray, labels: np.ndarray) -> float:
+    from sklearn.metrics import precision_recall_curve
+
+    if not labels.any():
+        return 0.5
+    precision, recall, thresholds = precision_recall_curve(labels == 1, probability)
+    f = 2 * precision[:-1] * recall[:-1] / np.maximum(precision[:-1] + recall[:-1], 1e-12)
+    return float(thresholds[int(f.argmax())])
 
 
 def calibration_error(probability: np.ndarray, labels: np.ndarray, n_bins: int = 15) -> float:

@@ -150,7 +150,7 @@ def fit_probe(
     settings = config or ProbeConfig()
     rng = np.random.default_rng(seed)
     task = _Task(data.type, max(len(data.classes), 1), balanced, settings)
-    chosen = _kind_for(kind, task)
+    chosen = probe_kind(kind, data.type, len(data.classes))
     x, y = labelled_rows(data.splits[TRAIN], features[TRAIN], settings.max_rows, rng)
     require_learnable(data, y)
     if VALID in data.splits and len(data.splits[VALID]):
@@ -235,16 +235,24 @@ class _Task:
         return negative_log_likelihood(outputs, labels, self.type, 1.0)
 
 
-def _kind_for(kind: str, task: _Task) -> str:
+def probe_kind(kind: str, task_type: TaskType, n_classes: int) -> str:
+    """The kind of probe that is meant; see `ProbeConfig.kind`.
+
+    Raises
+    ------
+    ConfigError
+        It does not fit the task.
+    """
+    is_value = task_type.endswith("value")
     if kind == "auto":
-        if task.is_value:
+        if is_value:
             return "ridge"
-        return "knn" if task.type == "sequence_multilabel" and task.n_outputs > _MAX_LOGISTIC_LABELS else "logistic"
+        return "knn" if task_type == "sequence_multilabel" and n_classes > _MAX_LOGISTIC_LABELS else "logistic"
     if kind not in PROBE_KINDS:
         raise ConfigError(f"probe {kind!r} is unknown; known: auto, {', '.join(PROBE_KINDS)}")
-    if kind == "logistic" and task.is_value:
+    if kind == "logistic" and is_value:
         raise ConfigError("a logistic probe predicts classes, and this task has values; use ridge or knn")
-    if kind == "ridge" and not task.is_value:
+    if kind == "ridge" and not is_value:
         raise ConfigError("a ridge probe predicts values, and this task has classes; use logistic or knn")
     return kind
 

@@ -128,6 +128,15 @@ def n_known(split: LabelledSplit, row: int) -> int:
     return int(np.isfinite(label).sum() if label.dtype.kind == "f" else (label != MISSING).sum())
 
 
+def known_labels(split: LabelledSplit) -> np.ndarray:
+    """All known labels end to end, (M,), or (N, C) of a multi-label task."""
+    if isinstance(split.labels, np.ndarray) and split.labels.dtype == bool:
+        return split.labels
+    arrays = [split.labels] if isinstance(split.labels, np.ndarray) else [np.asarray(one) for one in split.labels]
+    flat = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+    return flat[np.isfinite(flat)] if flat.dtype.kind == "f" else flat[flat != MISSING]
+
+
 def count_known(labels: torch.Tensor) -> int:
     """Known labels of a batch: of a multi-label task all are, since what is not listed counts as false."""
     if labels.dtype == torch.int64:
@@ -137,8 +146,7 @@ def count_known(labels: torch.Tensor) -> int:
 
 def value_scaling(split: LabelledSplit) -> tuple[float, float]:
     """Mean and standard deviation of a split's values."""
-    values = np.concatenate([np.atleast_1d(np.asarray(label, dtype=np.float64)) for label in split.labels])
-    known = values[np.isfinite(values)]
+    known = known_labels(split).astype(np.float64)
     spread = float(known.std())
     return float(known.mean()), spread if spread > 0 else 1.0
 
@@ -147,9 +155,4 @@ def class_counts(split: LabelledSplit, n_classes: int) -> np.ndarray:
     """How often each class comes, shape (C,), int64."""
     if isinstance(split.labels, np.ndarray) and split.labels.dtype == bool:
         return np.asarray(split.labels.sum(0), dtype=np.int64)
-    counts = np.zeros(n_classes, dtype=np.int64)
-    arrays = [split.labels] if isinstance(split.labels, np.ndarray) else split.labels
-    for labels in arrays:
-        codes = np.asarray(labels)
-        counts += np.bincount(codes[codes != MISSING], minlength=n_classes)
-    return counts
+    return np.bincount(known_labels(split), minlength=n_classes)

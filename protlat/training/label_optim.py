@@ -61,6 +61,7 @@ def label_groups(
 
 def make_label_optimizer(model: nn.Module, config: LabelOptimConfig) -> torch.optim.AdamW:
     """AdamW over `label_groups`, rates filled in; the loop sets the rate before every step."""
-    assert config.lr is not None and config.encoder_lr is not None
+    assert config.lr is not None
+    assert config.encoder_lr is not None
     groups = label_groups(model, config.lr, config.encoder_lr, config.layer_decay, config.weight_decay)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps)

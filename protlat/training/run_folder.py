@@ -79,6 +79,18 @@ class RunFolder:
         ConfigError, ShardError
             The run would become another one.
         """
+        self.check_settings(config, fixed)
+        if self.facts()["data"]["manifest_sha256"] != manifest_sha256:
+            raise ShardError(f"{config['shards']}: these are not the shards that the run was started on")
+
+    def check_settings(self, config: dict[str, Any], fixed: Sequence[str]) -> None:
+        """Compare settings with those that the run was started with; what may change is logged.
+
+        Raises
+        ------
+        ConfigError
+            One of `fixed` differs.
+        """
         before = read_yaml(self.path / CONFIG_FILE)
         for key in fixed:
             if before.get(key) != config[key]:
@@ -89,8 +101,17 @@ class RunFolder:
         for key in sorted(flat_before.keys() | flat_now.keys()):
             if flat_before.get(key) != flat_now.get(key):
                 log.warning("resume: %s was %s, now %s", key, flat_before.get(key), flat_now.get(key))
-        if self.facts()["data"]["manifest_sha256"] != manifest_sha256:
-            raise ShardError(f"{config['shards']}: these are not the shards that the run was started on")
+
+    def check_data(self, key: str, value: str, what: str) -> None:
+        """Compare a fact about what a run reads with the one it was started on.
+
+        Raises
+        ------
+        ConfigError
+            It differs.
+        """
+        if self.facts()["data"].get(key) != value:
+            raise ConfigError(f"{self.path}: {what} is not what the run was started on; a resumed run cannot change it")
 
     def facts(self) -> dict[str, Any]:
         """What `write_start` and `set_state` have written."""

@@ -49,10 +49,10 @@ class CutConfig(Config):
 
     fraction: float = Field(gt=0, lt=1)
     """Share of train's proteins that go to it."""
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=1 << 63)
     """Another seed gives another cut; the cut does not depend on the order of the records."""
-    keep_together: Literal["near", "identical"] = "near"
-    """near: sequences that share over half of their identity stay on one side; identical: only equal ones do, for variants of one protein."""
+    keep_together: Literal["auto", "near", "identical"] = "auto"
+    """near: sequences of about 70 % identity stay on one side; identical: only equal ones do, for variants of one protein; auto: identical where over half of train are variants of one protein, else near."""
 
 
 class CrossValidationConfig(Config):
@@ -108,6 +108,8 @@ class TaskConfig(Config):
     """How validation is cut from train where the files bring none; null: no validation."""
     test: CutConfig | None = None
     """How a test is cut from train where the files bring none."""
+    zero_shot: bool = False
+    """Scored without training: the files need no train."""
     cross_validation: CrossValidationConfig | None = None
     """Parts of a cross-validation, and which one is the test."""
     overlap: Literal["warn", "drop_train", "drop_test", "error"] = "warn"

@@ -51,14 +51,14 @@ class LabelAccount:
     ----------
     left_out : Counter
         Labels that a map leaves out, by what was written: proteins, or residues of per-residue tasks.
-    n_missing : int
-        Residues whose label is not known (proteins without label are left out, and counted with the records).
+    n_unknown : int
+        Residues whose label is missing or left out (proteins without label are left out, and counted with the records).
     n_masked, n_elsewhere : int
         Residues that a mask hides; residues that are not among those that `restrict` names.
     """
 
     left_out: Counter[str] = field(default_factory=Counter)
-    n_missing: int = 0
+    n_unknown: int = 0
     n_masked: int = 0
     n_elsewhere: int = 0
 
@@ -166,7 +166,7 @@ class ExampleReader:
         places = kept_places(record, len(values), raw)
         values = values if places is None else values[places]
         missing = np.isnan(values) if self.task.type == "residue_value" else values == MISSING
-        self.account.n_missing += int(np.count_nonzero(missing))
+        self.account.n_unknown += int(np.count_nonzero(missing))
         hidden = ~self._is_wanted[record.ids]
         self.account.n_elsewhere += int(np.count_nonzero(hidden & ~missing))
         mask = raw.masks[record.row]

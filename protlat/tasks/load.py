@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 from collections.abc import Sequence
@@ -13,11 +14,13 @@ from typing import Any
 from protlat.config import parse_scalar, read_yaml, set_dotted
 from protlat.data.records import SequenceReport
 from protlat.errors import ConfigError, SequenceError
-from protlat.tasks.assemble import classes_of, split_from, unique_names
+from protlat.tasks.assemble import classes_of, drop_rare, split_from, unique_names
+from protlat.tasks.checks import check_labels, check_neighbours, check_repeats, resolve_overlap
 from protlat.tasks.config import TaskConfig
-from protlat.tasks.data import TRAIN, VALID, TaskData
+from protlat.tasks.data import TaskData
 from protlat.tasks.examples import Example, ExampleReader, LabelAccount
 from protlat.tasks.readers.base import ReadContext
+from protlat.tasks.splits import arrange
 
 DATA_VARIABLE = "PROTLAT_DATA"
 
@@ -30,16 +33,22 @@ class LoadedTask:
     ----------
     config : TaskConfig
     data : TaskData
+    notes : tuple of str
+        How splits were cut.
     report : SequenceReport
         What was changed or left out while its files were read.
     account : LabelAccount
         Labels that are missing, masked or left out.
+    neighbours : dict
+        For each split but train, how near it is to train (`protlat.tasks.checks.check_neighbours`); empty if not asked for.
     """
 
     config: TaskConfig
     data: TaskData
+    notes: tuple[str, ...]
     report: SequenceReport
     account: LabelAccount
+    neighbours: dict[str, dict[str, Any]]
 
 
 def task_names() -> list[str]:
@@ -48,7 +57,9 @@ def task_names() -> list[str]:
     return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
 
 
-def load_task(task: str | Path, data: str | Path | None = None, overrides: Sequence[str] = ()) -> LoadedTask:
+def load_task(
+    task: str | Path, data: str | Path | None = None, overrides: Sequence[str] = (), neighbours: bool = True
+) -> LoadedTask:
     """Read a task.
 
     Parameters
@@ -59,6 +70,8 @@ def load_task(task: str | Path, data: str | Path | None = None, overrides: Seque
         Folder that the task's paths are relative to; else the environment variable PROTLAT_DATA, else the YAML's folder.
     overrides : sequence of str
         ``key=value`` for single settings, such as ``cross_validation.fold=2``.
+    neighbours : bool
+        Compare the tests with train, a second or two.
 
     Raises
     ------
@@ -68,7 +81,7 @@ def load_task(task: str | Path, data: str | Path | None = None, overrides: Seque
         A file is missing or damaged, or its records do not fit the settings.
     """
     config, folder = find_task(task, data, overrides)
-    return read_task(config, folder)
+    return read_task(config, folder, neighbours)
 
 
 def find_task(
@@ -107,31 +120,50 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
         set_dotted(values, key.strip(), parse_scalar(text))
 
 
-def read_task(config: TaskConfig, folder: Path) -> LoadedTask:
-    """Read the files of a task.
+def read_task(config: TaskConfig, folder: Path, neighbours: bool = True) -> LoadedTask:
+    """Read the files of a task, split and check them.
+
+    Parameters
+    ----------
+    config : TaskConfig
+    folder : Path
+        Folder that its paths are relative to.
+    neighbours : bool
+        Compare the tests with train, a second or two.
 
     Raises
     ------
     SequenceError
-        A file is missing or damaged, or its records do not fit the settings.
+        A file is missing or damaged, its records do not fit the settings, or there is nothing to learn or to score.
     """
     reader = ExampleReader(config)
     context = ReadContext(folder, config.is_per_residue, config.wild_type, config.offset)
-    splits: dict[str, list[Example]] = {}
+    found: dict[str, list[Example]] = {}
     for source in config.sources:
         raw = source.read(context, reader.report)
         for example in reader.examples(source, raw):
-            splits.setdefault(example.split or TRAIN, []).append(example)
-    if not splits.get(TRAIN):
-        raise SequenceError(f"{config.name}: no training examples; splits found: {', '.join(splits) or 'none'}")
-    order = [TRAIN, *([VALID] if VALID in splits else []), *(name for name in splits if name not in (TRAIN, VALID))]
-    splits = {name: splits[name] for name in order}
-    warnings = []
+            found.setdefault(example.split, []).append(example)
+    if not any(found.values()):
+        raise SequenceError(
+            f"{config.name}: no labelled examples in {', '.join(source.path for source in config.sources)}"
+        )
+    warnings = list(reader.report.warnings)
+    splits, notes = arrange(config, found)
+    splits, lines = resolve_overlap(config, splits)
+    warnings += lines
+    warnings += drop_rare(config, splits)
+    residue_names = reader.residue_classes.names
+    classes, lines = classes_of(config, splits, residue_names)
+    warnings += lines + check_repeats(config, splits)
     n_renamed = unique_names(splits)
     if n_renamed:
         warnings.append(f"{n_renamed:,} identifiers stand more than once and were numbered (name#2)")
-    residue_names = reader.residue_classes.names
-    classes = classes_of(config, splits, residue_names)
     built = {name: split_from(config, examples, classes, residue_names) for name, examples in splits.items()}
-    data = TaskData(config.name, config.type, classes, built, tuple(warnings))
-    return LoadedTask(config, data, reader.report, reader.account)
+    data = TaskData(config.name, config.type, classes, built)
+    warnings += check_labels(config, data)
+    near: dict[str, dict[str, Any]] = {}
+    if neighbours:
+        near, lines = check_neighbours(config, data)
+        warnings += lines
+    data = dataclasses.replace(data, warnings=tuple(warnings))
+    return LoadedTask(config, data, tuple(notes), reader.report, reader.account, near)

@@ -14,9 +14,9 @@ from protlat.data.chains import Chain
 from protlat.errors import SequenceError
 from protlat.files import write_json
 
-from .structures_chain import chain_of
+from protlat.data.structure_chain import chain_of
 from .structures_config import PrepStructuresConfig
-from .structures_parse import ParsedStructure, parse_structure
+from protlat.data.structure_parse import ParsedStructure, parse_structure
 
 _ENDINGS = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")

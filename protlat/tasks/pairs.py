@@ -6,6 +6,7 @@ unobserved residues counted, is at least 6.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,21 @@ RANGES = (
     SeparationRange("long", 24, None),
     SeparationRange("medium_long", 12, None),
 )
+
+
+# Separations below the first are told apart; above it, classes widen by the ratio up to the last.
+_EXACT, _RATIO, _LAST = 32, 1.25, 1024
+
+
+def _class_starts() -> list[int]:
+    starts = list(range(_EXACT + 1))
+    while starts[-1] < _LAST:
+        starts.append(int(starts[-1] * _RATIO))
+    return starts
+
+
+# First separation of every class: 0, 1 ... 32, 40, 50 ... up to the last, which is open.
+SEPARATION_STARTS = tuple(_class_starts())
 
 
 class PairLabels(NamedTuple):
@@ -77,3 +93,31 @@ def pair_labels(target: PairTarget, rows: slice = slice(None), columns: slice = 
     distance = np.sqrt(np.square(apart).sum(-1, dtype=np.float32))
     separation = np.abs(target.index[rows, None] - target.index[None, columns])
     return PairLabels(distance, separation)
+
+
+def separation_prior(targets: Iterable[PairTarget], edges_angstrom: Sequence[float]) -> np.ndarray:
+    """Log frequency of each class of distance at each class of separation: what can be known without the sequence.
+
+    Parameters
+    ----------
+    targets : iterable of PairTarget
+    edges_angstrom : sequence of float
+        Borders of the classes of distance, ascending.
+
+    Returns
+    -------
+    numpy.ndarray, shape (len(SEPARATION_STARTS), len(edges_angstrom) + 1), float64
+        Counts are smoothed towards the frequencies over all separations, with the weight of one pair.
+    """
+    n_classes = len(edges_angstrom) + 1
+    counts = np.zeros((len(SEPARATION_STARTS), n_classes))
+    for target in targets:
+        labels = pair_labels(target)
+        known = np.triu(labels.known)
+        rows = np.searchsorted(SEPARATION_STARTS, labels.separation[known], side="right") - 1
+        classes = np.digitize(labels.distance[known], edges_angstrom)
+        counts += np.bincount(rows * n_classes + classes, minlength=counts.size).reshape(counts.shape)
+    overall = (counts.sum(0) + 1) / (counts.sum() + n_classes)
+    smoothed = counts + overall
+    prior: np.ndarray = np.log(smoothed / smoothed.sum(1, keepdims=True))
+    return prior

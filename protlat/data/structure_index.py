@@ -9,7 +9,7 @@ import numpy as np
 
 from protlat.data.chains import index_of_numbers
 
-from .structures_parse import Number
+from protlat.data.structure_parse import Number
 
 # Segments are placed by trial: more trials than this mean a chain of repeats, which author's numbers serve better.
 _MAX_TRIALS, _MAX_STRETCHES = 10_000, 500

@@ -9,9 +9,9 @@ import numpy as np
 
 from protlat.data.chains import BREAK_ANGSTROM, Chain, index_of_numbers
 
-from .structures_index import index_from_places, index_from_seqres
-from .structures_parse import Number, ParsedStructure
-from .structures_residues import chosen_atoms, chosen_residue, is_modified, is_nucleic, letter_of, virtual_cb
+from protlat.data.structure_index import index_from_places, index_from_seqres
+from protlat.data.structure_parse import Number, ParsedStructure
+from protlat.data.structure_residues import chosen_atoms, chosen_residue, is_modified, is_nucleic, letter_of, virtual_cb
 
 # A peptide bond is 1.33 angstrom long; coordinates of low resolution stray.
 _BOND_ANGSTROM = 2.0

@@ -12,7 +12,7 @@ from typing import Any
 from protlat.data.compression import ByteSource
 from protlat.errors import SequenceError
 
-from .structures_residues import letter_of
+from protlat.data.structure_residues import letter_of
 
 # Author's number and insertion code ("" for none): (52, "A").
 Number = tuple[int, str]

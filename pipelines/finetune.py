@@ -46,7 +46,7 @@ from .finetune_report import (
 )
 from .finetune_training import Trained, train
 
-__all__ = ["FinetuneConfig", "Result", "finetune", "run"]
+__all__ = ["FinetuneConfig", "Result", "finetune", "finetune_loaded", "run"]
 
 log = logging.getLogger(__name__)
 # Settings that a resumed run cannot change without becoming another run.
@@ -89,12 +89,16 @@ def finetune(config: FinetuneConfig) -> Result:
     model_folder = resolve_model_folder(config.model)
     if output.resolve() in (model_folder.resolve(), *model_folder.resolve().parents):
         raise ConfigError(f"-o {output}: holds the model that is to be fine-tuned; give another folder")
-    loaded = load_task(config.task, config.data, config.task_overrides)
+    return finetune_loaded(config, load_task(config.task, config.data, config.task_overrides))
+
+
+def finetune_loaded(config: FinetuneConfig, loaded: LoadedTask) -> Result:
+    """`finetune` on a task that is in memory already, perhaps a part of its data."""
     if loaded.data.type == "pair":
         from .finetune_pairs import run as run_pairs
 
-        return Result(output, None, run_pairs(config, loaded))
-    return _Run(config.resolved(loaded.data.type), loaded, model_folder).execute()
+        return Result(Path(config.output), None, run_pairs(config, loaded))
+    return _Run(config.resolved(loaded.data.type), loaded, resolve_model_folder(config.model)).execute()
 
 
 class _Run:

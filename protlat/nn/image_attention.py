@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from protlat.errors import ConfigError
+
+
+class PooledPixels(NamedTuple):
+    """What has been read of the pixels of B images so far: sums that can be added up tile by tile.
+
+    Attributes
+    ----------
+    peak : torch.Tensor, shape (B, H K), float32 at least
+        Largest key; -inf where no pixel was read.
+    weight : torch.Tensor, shape (B, H K)
+        Sum of exp(key - peak).
+    values : torch.Tensor, shape (B, H K, H D)
+        Sum of exp(key - peak) times value; only keys and values of one head mean anything.
+    """
+
+    peak: torch.Tensor
+    weight: torch.Tensor
+    values: torch.Tensor
+
+    def merged(self, groups: torch.Tensor, n_groups: int) -> PooledPixels:
+        """The sums of the images of each group; `groups` (B,), int64, says which group each image is of."""
+        rows = groups[:, None].expand_as(self.peak)
+        peak = self.peak.new_full((n_groups, self.peak.shape[1]), -torch.inf).scatter_reduce(0, rows, self.peak, "amax")
+        # Images without pixels: exp(-inf) is the zero that they weigh.
+        factor = (self.peak - peak.masked_fill(peak == -torch.inf, 0)[groups]).exp()
+        weight = torch.zeros_like(peak).index_add(0, groups, self.weight * factor)
+        shape = (n_groups, *self.values.shape[1:])
+        values = self.values.new_zeros(shape).index_add(0, groups, self.values * factor[..., None])
+        return PooledPixels(peak, weight, values)
+
+    def plus(self, other: PooledPixels) -> PooledPixels:
+        """The sums over the pixels of both, image by image."""
+        both = PooledPixels(*(torch.cat(pair) for pair in zip(self, other, strict=True)))
+        rows = torch.arange(len(self.peak), device=self.peak.device)
+        return both.merged(rows.repeat(2), len(rows))
+
+    @property
+    def state(self) -> torch.Tensor:
+        """Values averaged with the softmax of the keys, (B, H K, H D); zero where no pixel was read."""
+        return self.values / self.weight.masked_fill(self.weight == 0, 1)[..., None]
 
 
 class ImageLinearAttention(nn.Module):
@@ -114,6 +156,54 @@ class ImageLinearAttention(nn.Module):
             return self.mix(out)
         mixed = self.mix(out.masked_fill(~inside[:, None], 0))
         return mixed.masked_fill(~reduced_mask(inside, self.mix)[:, None], 0)
+
+    def pool(self, x: torch.Tensor, mask: torch.Tensor) -> PooledPixels:
+        """Read the pixels of tiles, for a state over several of them; takes ``kernel_size`` 1 and ``stride`` 1.
+
+        ``read(x, pool(x, mask).state)`` is ``forward(x, mask)`` at the pixels of the mask.
+
+        Parameters
+        ----------
+        x : torch.Tensor, shape (B, C, H, W)
+            Finite everywhere. Fastest in the memory format channels_last.
+        mask : torch.Tensor, shape (B, H, W), bool
+            Pixels to read: those of a halo, which belong to other tiles, are left out here.
+
+        Notes
+        -----
+        All heads are multiplied at once, (H K) x (H D), and the blocks of unlike heads left unused: for narrow heads one
+        larger product takes less time than H small ones. Sums are float32 at least.
+        """
+        self._check(x, mask, None)
+        self._require_pixelwise()
+        _, keys, values = self._kernels()
+        pixels = x.permute(0, 2, 3, 1).flatten(1, 2)
+        k = F.linear(pixels, keys[0].flatten(1), keys[1])
+        k = k.to(torch.promote_types(k.dtype, torch.float32)).masked_fill(~mask.flatten(1)[..., None], -torch.inf)
+        peak = k.detach().amax(1)
+        k = (k - peak.masked_fill(peak == -torch.inf, 0)[:, None]).exp()
+        v = F.linear(pixels, values[0].flatten(1), values[1]).to(k.dtype)
+        return PooledPixels(peak, k.sum(1), k.transpose(1, 2) @ v)
+
+    def read(self, x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """What every pixel of tiles (B, C, H, W) reads of a state (B, H K, H D), that of `PooledPixels`."""
+        self._require_pixelwise()
+        weight, bias = self._kernels()[0]
+        q = F.linear(x.permute(0, 2, 3, 1), weight.flatten(1), bias)
+        if self.norm_queries:
+            q = q.unflatten(-1, (self.heads, self.key_dim)).softmax(-1).flatten(-2)
+        # Mixed before it is read: (H K) x C is smaller than the heads of all pixels.
+        head = torch.arange(self.heads, device=x.device)
+        own = head.repeat_interleave(self.key_dim)[:, None] == head.repeat_interleave(self.value_dim)
+        mixed = state.masked_fill(~own, 0) @ self.mix.weight.flatten(1).T.to(state.dtype)
+        out = torch.matmul(q.flatten(1, 2), mixed.to(q.dtype)).view(*q.shape[:3], -1) + self.mix.bias
+        return out.permute(0, 3, 1, 2)
+
+    def _require_pixelwise(self) -> None:
+        if self.project.kernel_size != (1, 1) or self.project.stride != (1, 1) or self.project.padding != (0, 0):
+            raise ConfigError(
+                "tiles: kernel_size and stride must be 1 and padding 0; put convolutions beside this layer"
+            )
 
     def _kernels(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Weights and biases of queries, keys and values; scaled here, where that is no pass over the pixels."""

@@ -80,9 +80,10 @@ def _flat(split: LabelledSplit) -> np.ndarray:
 def _n_without_label(task: TaskConfig, split: LabelledSplit) -> int:
     if not task.is_per_residue:
         return 0
+    arrays = [labels for labels in split.labels if isinstance(labels, np.ndarray)]
     if task.type == "residue_value":
-        return sum(bool(np.isnan(labels).all()) for labels in split.labels)  # type: ignore[call-overload]  # values, by type
-    return sum(bool((np.asarray(labels) == MISSING).all()) for labels in split.labels)
+        return sum(bool(np.isnan(labels).all()) for labels in arrays)
+    return sum(bool((labels == MISSING).all()) for labels in arrays)
 
 
 def _unshown(task: TaskConfig, data: TaskData) -> list[str]:

@@ -131,7 +131,7 @@ class TaskConfig(Config):
     threshold: float | Literal["best"] = 0.5
     """Multi-label and binary: probability from which a class is predicted; best: the one with the best F1 on validation."""
     published: tuple[Published, ...] = ()
-    """Scores that others report."""
+    """Scores that others report; several of one source may share an entry, with values: {who: value} in place of who and value."""
     source: str = ""
     """Where the data comes from, and its licence."""
     note: str = ""
@@ -141,6 +141,23 @@ class TaskConfig(Config):
     @classmethod
     def _text_keys(cls, value: Any) -> Any:
         return text_mapping(value)
+
+    @field_validator("published", mode="before")
+    @classmethod
+    def _one_by_one(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            return value
+        entries: list[Any] = []
+        for entry in value:
+            if not isinstance(entry, dict) or "values" not in entry:
+                entries.append(entry)
+                continue
+            shared = dict(entry)
+            scores = shared.pop("values")
+            if not isinstance(scores, dict):
+                raise ValueError("values: expected who: value")
+            entries += [{"who": str(who), "value": score, **shared} for who, score in scores.items()]
+        return entries
 
     @field_validator("classes", "missing", mode="before")
     @classmethod
@@ -180,6 +197,13 @@ class TaskConfig(Config):
                 for key, name in mapping.items():
                     if name is not None and name not in known and self.label_map.get(name, "") not in known:
                         raise ValueError(f"label_map: {key}: {name!r} is none of the classes {', '.join(self.classes)}")
+        for number, source in enumerate(self.sources):
+            if (source.kind == "structures") != (self.type == "pair"):
+                raise ValueError(
+                    f"sources.{number}: kind {source.kind} does not fit a {self.type} task; structures hold pairs"
+                )
+            if source.kind == "variants" and not (self.wild_type and self.type == "sequence_value"):
+                raise ValueError(f"sources.{number}: variants need wild_type, and a task of type sequence_value")
         if self.value_range is not None and (self.has_classes or self.value_range[0] >= self.value_range[1]):
             raise ValueError("value_range: lowest and highest of a task of values, in this order")
         if self.restrict and not self.is_per_residue:

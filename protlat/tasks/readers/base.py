@@ -196,6 +196,18 @@ def read_text(path: str) -> str:
     return decoded(path, read_bytes(path))
 
 
+def read_lines(path: str) -> list[str]:
+    """Lines of a UTF-8 file, whatever its line ends.
+
+    Raises
+    ------
+    SequenceError
+        The file cannot be read or is not UTF-8.
+    """
+    # str.splitlines would break at characters that have nothing to do with lines.
+    return read_text(path).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
 def split_of(name: str, validation: str, where: str) -> str:
     """Name of the split that SET and VALIDATION together mean, as biotrainer and FLIP write them.
 

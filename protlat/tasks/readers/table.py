@@ -52,6 +52,8 @@ class TableSource(SourceConfig):
     """Column that is true for validation rows of train; empty: validation where there is one."""
     mask: str = ""
     """Column of 1 (scored) and 0 per residue; empty: mask where there is one."""
+    mask_path: str = ""
+    """Table of the same sequences in the same order whose column `mask` is meant; empty: this table."""
     delimiter: Delimiter = "auto"
     """What parts the columns; auto: whichever of comma, tab and semicolon the first line holds most of."""
 
@@ -64,7 +66,12 @@ class TableSource(SourceConfig):
         # A source that is one split as a whole does not ask its rows.
         own_set = None if self.split else column_place(path, header, "set", self.set, SET_NAMES)
         flag = None if self.split else column_place(path, header, "validation", self.validation, VALIDATION_NAMES)
-        mask = column_place(path, header, "mask", self.mask, MASK_NAMES if context.per_residue else ())
+        beside = self._masks_beside(context) if self.mask_path else None
+        mask = (
+            column_place(path, header, "mask", self.mask, MASK_NAMES if context.per_residue else ())
+            if beside is None
+            else None
+        )
         stem = _stem(self.path)
         found = RawSet(path)
         for row_1based, (line, cells) in enumerate(rows, start=1):
@@ -73,8 +80,27 @@ class TableSource(SourceConfig):
             flag_text = cell_text(cells[flag]) if flag is not None else ""
             split = split_of(set_text, flag_text, f"{path}:{line}: {named}")
             hidden = (_mask(cells[mask]) if mask is not None else "") or None
-            found.add(named, cell_text(cells[sequence]).encode("utf-8"), line, _label(cells[label]), split, hidden)
+            residues = cell_text(cells[sequence])
+            if beside is not None:
+                hidden = self._next_mask(beside, residues, f"{path}:{line}")
+            found.add(named, residues.encode("utf-8"), line, _label(cells[label]), split, hidden)
         return found
+
+    def _masks_beside(self, context: ReadContext) -> Iterator[tuple[str, str]]:
+        """Sequence and mask of each row of the other table."""
+        path = located(context.folder, self.mask_path)
+        header, rows = read_rows(path, self.delimiter)
+        sequence = needed_column(path, header, "sequence", self.sequence, SEQUENCE_NAMES)
+        mask = needed_column(path, header, "mask", self.mask, MASK_NAMES)
+        return ((cell_text(cells[sequence]), _mask(cells[mask])) for _, cells in rows)
+
+    def _next_mask(self, beside: Iterator[tuple[str, str]], residues: str, where: str) -> str | None:
+        other, mask = next(beside, ("", ""))
+        if other != residues:
+            raise SequenceError(
+                f"{where}: {self.mask_path} has another sequence in this row, so its masks cannot be joined"
+            )
+        return mask or None
 
 
 def read_rows(path: str, delimiter: Delimiter = "auto") -> tuple[list[str], Rows]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from protlat.data.records import SequenceReport
 from protlat.errors import SequenceError
-from protlat.tasks.readers.base import RawSet, ReadContext, SourceConfig, located, read_text, split_of
+from protlat.tasks.readers.base import RawSet, ReadContext, SourceConfig, located, read_lines, split_of
 from protlat.tasks.readers.fasta import header_keys
 
 
@@ -34,7 +34,7 @@ class ThreeLineSource(SourceConfig):
             split = split_of(keys.get("SET", ""), keys.get("VALIDATION", ""), f"{path}:{start}: {name}")
             found.add(name, body[0].encode("utf-8"), start, body[1], split, keys.get("MASK"))
 
-        for number, line in enumerate(read_text(path).splitlines(), start=1):
+        for number, line in enumerate(read_lines(path), start=1):
             text = line.strip()
             if text.startswith(">"):
                 close()

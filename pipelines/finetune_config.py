@@ -24,11 +24,13 @@ class FinetuneLimitsConfig(Config):
     """When training ends; what is null is chosen by mode and by the size of the training set."""
 
     epochs: float | None = Field(None, gt=0)
-    """Most passes over the training split; null: 30 for head, 15 for lora and full, more for small sets."""
+    """Most passes over the training split; null: 30 for head, 15 for lora and full, within `min_steps` and `most_steps`."""
     max_steps: int | None = Field(None, ge=1)
     """Most steps, in place of `epochs`."""
     min_steps: int = Field(600, ge=1)
     """With neither given: steps that a small training set is gone over for at least."""
+    most_steps: int = Field(3000, ge=1)
+    """With neither given: steps after which a large training set is done."""
     patience: int = Field(5, ge=1)
     """Evaluations without a better validation score after which training ends."""
     evaluate_every: int | None = Field(None, ge=1)

@@ -232,7 +232,8 @@ def limits_of(config: FinetuneConfig, steps_per_epoch: int) -> LabelLimits:
     elif limits.epochs is not None:
         steps = max(math.ceil(limits.epochs * steps_per_epoch), 1)
     else:
-        steps = max(math.ceil(_EPOCHS[config.mode] * steps_per_epoch), limits.min_steps)
+        epochs = math.ceil(_EPOCHS[config.mode] * steps_per_epoch)
+        steps = max(min(epochs, limits.most_steps), limits.min_steps)
     every = limits.evaluate_every or min(max(steps_per_epoch, 20), 500)
     return LabelLimits(steps, every, limits.patience)
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from protlat.models.encoder import Encoder
+from protlat.models.padding import round_up
 from protlat.nn.heads import LabelHead
 from protlat.ops.segments import Segments
 
@@ -29,10 +30,13 @@ class LabelModel(nn.Module):
     def forward(self, inputs: torch.Tensor, segments: Segments) -> torch.Tensor:
         """(T,) tokens or (T, E) vectors -> (residues or sequences, C), float32."""
         if self.encoder is None:
-            return self.head(inputs, segments)
-        states = self.encoder(inputs, segments, layers=(self.layer,))[self.layer]
-        residues, inner = residues_only(states, segments)
-        return self.head(residues, inner)
+            rows, inner = inputs, segments
+        else:
+            states = self.encoder(inputs, segments, layers=(self.layer,))[self.layer]
+            rows, inner = residues_only(states, segments)
+        n_outputs = len(rows) if self.head.per_residue else len(inner)
+        rows, inner = round_up(rows, inner, 0)
+        return self.head(rows, inner)[:n_outputs]
 
 
 def residues_only(x: torch.Tensor, segments: Segments) -> tuple[torch.Tensor, Segments]:

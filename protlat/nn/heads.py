@@ -11,7 +11,6 @@ from torch import nn
 
 from protlat.config import Config
 from protlat.nn.classic.additive import AttentionPooling
-from protlat.ops.local import shifted
 from protlat.ops.pooled import segment_mean
 from protlat.ops.segments import Segments
 
@@ -88,7 +87,7 @@ class PackedConv(nn.Module):
     Notes
     -----
     One product gives what every row sends to its neighbours, (T, K C'); the parts are then shifted and summed, which
-    costs little since C' is narrow. No row of a neighbouring sequence arrives: `shifted` resets at borders.
+    costs little since C' is narrow.
     """
 
     def __init__(self, d_in: int, d_out: int, kernel: int) -> None:
@@ -102,15 +101,30 @@ class PackedConv(nn.Module):
         """(T, C) -> (T, C')."""
         taps = self.weight.split(self.d_out)
         half = len(taps) // 2
+        place = _places(segments, half)
+        # Rows of zeros between sequences: what a tap reads beyond a border is zero without a mask.
+        n_rows = len(x) + (len(segments) + 1) * half
+        apart = x.new_zeros(n_rows, x.shape[1]).index_copy(0, place, x)
         # Without a graph a long sequence need not hold what all taps send at once.
         at_once = torch.is_grad_enabled() or len(x) <= _ROWS_AT_ONCE
-        sent = F.linear(x, self.weight).split(self.d_out, dim=1) if at_once else None
-        out = (F.linear(x, taps[half]) if sent is None else sent[half]) + self.bias
+        sent = F.linear(apart, self.weight).split(self.d_out, dim=1) if at_once else None
+        n_out = n_rows - 2 * half
+        out: torch.Tensor | None = None
         for number, tap in enumerate(taps):
-            if number != half:
-                part = F.linear(x, tap) if sent is None else sent[number]
-                out = out + shifted(part, number - half, segments)
-        return out
+            part = F.linear(apart, tap) if sent is None else sent[number]
+            part = part[number : number + n_out]
+            out = part if out is None else out + part
+        assert out is not None
+        return out.index_select(0, place - half) + self.bias
+
+
+def _places(segments: Segments, gap: int) -> torch.Tensor:
+    """Row (T,) of every token where `gap` rows stand before, between and behind the sequences."""
+
+    def make() -> torch.Tensor:
+        return torch.arange(segments.n_tokens, device=segments.device) + (segments.ids + 1) * gap
+
+    return segments.derive(("apart", gap), make)
 
 
 class ReadOut(nn.Linear):
@@ -176,9 +190,8 @@ class LabelHead(nn.Module):
 
     def set_input(self, mean: torch.Tensor, spread: torch.Tensor) -> None:
         """Mean and standard deviation (E,) of the vectors that the head was made for; channels without any stay as they are."""
-        # As bfloat16 has them, so that the head is the same function in both precisions.
-        self.mean.copy_(mean.bfloat16())
-        self.scale.copy_((1 / torch.where(spread > 1e-6, spread, torch.ones_like(spread))).bfloat16())
+        self.mean.copy_(mean)
+        self.scale.copy_(1 / torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
 
     def set_prior(self, outputs: torch.Tensor) -> None:
         """Results (C,) to begin with, before anything is learned."""
@@ -198,7 +211,8 @@ class LabelHead(nn.Module):
         -------
         torch.Tensor, shape (T, C) or (S, C), float32
         """
-        x = (x.to(self.mean.dtype) - self.mean) * self.scale
+        # DeepSpeed narrows weights and leaves these two as they are.
+        x = ((x.to(self.mean.dtype) - self.mean) * self.scale).to(self.readout.weight.dtype)
         for number, convolution in enumerate(self.convolutions):
             out = self.dropout(F.gelu(convolution(x, segments)))
             x = out if number == 0 else x + out

@@ -205,6 +205,7 @@ class LabelLoop:
         state.step += 1
         state.position = parts.plan.advance(state.position, self._group)
         state.n_tokens += n_tokens
+        state.elapsed_s = self._elapsed_s()
         return {"loss": total / max(amount, 1e-9), "lr": rate, "grad_norm": None if norm is None else float(norm)}
 
     def _fail(self, total: float, culprit: LabelBatch | None) -> None:

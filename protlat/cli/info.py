@@ -17,16 +17,20 @@ _BAR_WIDTH = 40
 @click.command()
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-def info(path: str, as_json: bool) -> None:
-    """Say what a shard folder, run, model or embedding file is."""
-    found = describer_of(Path(path))(path)
+@click.option("--data", help="Folder of a task's files. [default: $PROTLAT_DATA, else that of its YAML]")
+def info(path: str, as_json: bool, data: str | None) -> None:
+    """Say what a shard folder, run, model, embedding file or task is.
+
+    A task is a name (secondary_structure), a YAML, or a labelled FASTA, CSV or TSV file: splits, classes and checks.
+    """
+    found = describer_of(Path(path), data)(path)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False, default=str))
     else:
         print_tables(found)
 
 
-def describer_of(path: Path) -> Callable[[str], dict[str, Any]]:
+def describer_of(path: Path, data: str | None = None) -> Callable[[str], dict[str, Any]]:
     """The function that describes a path, by what lies there; its module is imported only now.
 
     Raises
@@ -34,8 +38,14 @@ def describer_of(path: Path) -> Callable[[str], dict[str, Any]]:
     ProtlatError
         It does not exist or is nothing that protlat writes.
     """
+    from protlat.tasks.names import is_task
+
+    if is_task(path):
+        from protlat.tasks.describe import describe_task
+
+        return lambda task: describe_task(task, data)
     if not path.exists():
-        raise ProtlatError(f"{path}: no such file or folder")
+        raise ProtlatError(f"{path}: no such file or folder, nor a task of protlat's")
     if path.is_dir():
         if (path / "manifest.json").exists() or (path / ".prep").exists():
             from protlat.data.describe import describe_shards
@@ -57,7 +67,7 @@ def describer_of(path: Path) -> Callable[[str], dict[str, Any]]:
 
         return describe_embeddings
     raise ProtlatError(
-        f"{path}: not a file that info knows; known: shard, run and model folders, .h5 .npz .parquet .h5ad embeddings"
+        f"{path}: not a file that info knows; known: shard, run and model folders, .h5 .npz .parquet .h5ad embeddings, tasks (.yaml, labelled .fasta .csv .tsv)"
     )
 
 

@@ -100,8 +100,8 @@ class TaskConfig(Config):
     """Residues whose labels count, such as Y; empty: all. Labels at others are not scored."""
     value_range: tuple[float, float] | None = None
     """Lowest and highest value that a label can have; others are an error."""
-    unseen: Literal["error", "keep", "skip"] = "error"
-    """A class of valid or test that train never shows: stop; keep it (a model cannot predict it, which counts against it); leave it out."""
+    unseen: Literal["error", "keep", "skip"] = "keep"
+    """A class of valid or test that train never shows: stop; keep it and warn (a model cannot predict it, which counts against it); leave it out."""
     min_count: int = Field(1, ge=1)
     """Multi-label: train examples that a class needs; rarer ones are left out of train, and counted."""
     valid: CutConfig | None = CutConfig(fraction=0.1)

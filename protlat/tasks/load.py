@@ -19,6 +19,8 @@ from protlat.tasks.checks import check_labels, check_neighbours, check_repeats, 
 from protlat.tasks.config import TaskConfig
 from protlat.tasks.data import TaskData
 from protlat.tasks.examples import Example, ExampleReader, LabelAccount
+from protlat.tasks.infer import task_of_file
+from protlat.tasks.names import is_labelled_file, task_names
 from protlat.tasks.readers.base import ReadContext
 from protlat.tasks.splits import arrange
 
@@ -51,12 +53,6 @@ class LoadedTask:
     neighbours: dict[str, dict[str, Any]]
 
 
-def task_names() -> list[str]:
-    """Names of the tasks that come with the package."""
-    folder = resources.files("protlat.configs").joinpath("task")
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
-
-
 def load_task(
     task: str | Path, data: str | Path | None = None, overrides: Sequence[str] = (), neighbours: bool = True
 ) -> LoadedTask:
@@ -65,7 +61,8 @@ def load_task(
     Parameters
     ----------
     task : str or Path
-        Name of a task that comes with the package, or a YAML file.
+        Name of a task that comes with the package; a YAML file; or a labelled file itself: FASTA with TARGET= in its
+        headers, or a table with columns such as sequence and label.
     data : str or Path, optional
         Folder that the task's paths are relative to; else the environment variable PROTLAT_DATA, else the YAML's folder.
     overrides : sequence of str
@@ -93,21 +90,32 @@ def find_task(
     ------
     ConfigError
         The task is unknown or its settings do not fit.
+    SequenceError
+        It is a labelled file whose labels cannot be read.
     """
     text = str(task)
     given = data if data is not None else os.environ.get(DATA_VARIABLE) or None
     if text.endswith((".yaml", ".yml")):
         values, home = read_yaml(text), Path(text).parent
-    else:
-        names = task_names()
-        if text not in names:
-            near = difflib.get_close_matches(text, names, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}, or a .yaml file"
-            raise ConfigError(f"task {text!r} is unknown; {hint}")
+    elif text in (names := task_names()):
         if given is None:
             raise ConfigError(f"task {text!r}: where are its files? give --data FOLDER or set {DATA_VARIABLE}")
         with resources.as_file(resources.files("protlat.configs").joinpath("task", f"{text}.yaml")) as path:
             values, home = read_yaml(path), path.parent
+    elif is_labelled_file(text):
+        file = Path(text) if given is None or Path(text).is_file() else Path(given) / text
+        if not file.is_file():
+            raise SequenceError(f"{file}: no such file")
+        values, home = task_of_file(file).to_plain(), file.parent
+        # Another type given by an override has another metric.
+        del values["metric"]
+        given = None
+    else:
+        near = difflib.get_close_matches(text, names, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+        raise ConfigError(
+            f"task {text!r} is unknown; {hint}, or a .yaml file, or a labelled FASTA, CSV, TSV or Parquet file"
+        )
     _override(values, overrides)
     return TaskConfig.parse(values, text), Path(given) if given is not None else home
 

@@ -15,6 +15,7 @@ from protlat.data.compression import ByteSource
 from protlat.data.records import SequenceReport
 from protlat.errors import SequenceError
 from protlat.tasks.data import PairTarget
+from protlat.tasks.names import COMPRESSIONS
 
 # How a label is written before it is understood: a text; one text per residue; the coordinates of a chain; none.
 RawLabel = str | Sequence[str] | PairTarget | None
@@ -151,7 +152,7 @@ def located(folder: Path, path: str) -> str:
     wanted = folder / path
     if wanted.is_file():
         return str(wanted)
-    for suffix in (".gz", ".zst", ".bz2", ".xz"):
+    for suffix in COMPRESSIONS:
         other = wanted.with_name(wanted.name.removesuffix(suffix) if path.endswith(suffix) else wanted.name + suffix)
         if other != wanted and other.is_file():
             return str(other)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from protlat.data.records import SequenceReport
 from protlat.errors import SequenceError
+from protlat.tasks.names import COMPRESSIONS
 from protlat.tasks.readers.base import (
     RawLabel,
     RawSet,
@@ -32,7 +33,6 @@ MASK_NAMES = ("mask", "resolved")
 Delimiter = Literal["auto", "comma", "tab", "semicolon"]
 _MARKS = {"comma": ",", "tab": "\t", "semicolon": ";"}
 _PARQUET_MAGIC = b"PAR1"
-_COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 Rows = Iterator[tuple[int, Sequence[Any]]]
 
 
@@ -209,7 +209,7 @@ def _parquet(path: str, data: bytes) -> tuple[list[str], Rows]:
 
 def _stem(path: str) -> str:
     name = Path(path).name
-    for suffix in _COMPRESSIONS:
+    for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
     return name.rpartition(".")[0] or name
 

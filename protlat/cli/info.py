@@ -51,6 +51,10 @@ def describer_of(path: Path, data: str | None = None) -> Callable[[str], dict[st
             from protlat.data.describe import describe_shards
 
             return describe_shards
+        if (path / "head.json").exists():
+            from protlat.models.head_file import describe_fine_tuned
+
+            return describe_fine_tuned
         if (path / "config.yaml").exists() or (path / "checkpoints").exists():
             from protlat.training.describe import describe_run
 

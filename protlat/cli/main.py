@@ -27,6 +27,7 @@ VERBS = {
     ),
     "ablate": ("protlat.cli.ablate:ablate", "Train variants of a model alike, and report what each change is worth."),
     "embed": ("protlat.cli.embed:embed", "Write per-residue and per-sequence vectors."),
+    "finetune": ("protlat.cli.finetune:finetune", "Train a head, adapters or a whole model on labels."),
     "predict": ("protlat.cli.predict:predict", "Predict masked residues."),
     "generate": ("protlat.cli.generate:generate", "Continue prompts, or write new sequences, with a causal model."),
     "analyze": ("protlat.cli.analyze:analyze", "Ask questions of embeddings: transfer labels from known proteins."),

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from protlat.cli.options import config_options, device_options, sequence_options
+from protlat.cli.predict_labels import LabelsByDefault, labels
 from protlat.cli.predict_variants import variants
 from protlat.config import Config
 
@@ -17,9 +18,15 @@ def _masked_config() -> type[Config]:
     return PredictMaskedConfig
 
 
-@click.group()
+@click.group(cls=LabelsByDefault, no_args_is_help=True)
 def predict() -> None:
-    """Predict with a model."""
+    """Predict with a model: labels, unless another command is named.
+
+    protlat predict -m OUT proteins.fasta -o labels.tsv is short for protlat predict labels.
+    """
+
+
+predict.add_command(labels)
 
 
 @predict.command(no_args_is_help=True)

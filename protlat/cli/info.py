@@ -45,7 +45,7 @@ def describer_of(path: Path, data: str | None = None) -> Callable[[str], dict[st
 
         return lambda task: describe_task(task, data)
     if not path.exists():
-        raise ProtlatError(f"{path}: no such file or folder, nor a task of protlat's")
+        raise ProtlatError(f"{path}: no such file or folder")
     if path.is_dir():
         if (path / "manifest.json").exists() or (path / ".prep").exists():
             from protlat.data.describe import describe_shards

@@ -101,63 +101,85 @@ def nearest(among: Sequence[np.ndarray], queries: Sequence[np.ndarray]) -> Neare
 
     Notes
     -----
-    Exact. Words that stand in over half of `among` are stored by the sequences that lack them, so that sets of variants
-    of one protein cost no more than others. Where the work would still pass a bound, evenly spaced queries are compared.
+    Exact. Where the work would pass a bound, evenly spaced queries are compared.
     """
-    from scipy.sparse import csr_matrix
-
-    n_among, n_queries = len(among), len(queries)
     asked = words_of(queries)
-    columns, asked_columns = np.unique(asked.codes, return_inverse=True)
-    held = words_of(among)
-    place = np.minimum(np.searchsorted(columns, held.codes), max(len(columns) - 1, 0))
-    known = columns[place] == held.codes if len(columns) else np.zeros(len(place), dtype=bool)
-    rows, places = held.owners[known], place[known]
-    n_holding = np.bincount(places, minlength=len(columns))
-    is_common = n_holding > n_among / 2
-    rows, places, signs = _with_complements(rows, places, is_common, n_among)
-    table = csr_matrix((signs, (places, rows)), shape=(len(columns), n_among), dtype=np.int32)
-
-    starts = np.concatenate(([0], np.cumsum(asked.n_words)))
-    wanted = csr_matrix(
-        (np.ones(len(asked_columns), dtype=np.int32), asked_columns, starts), shape=(n_queries, len(columns))
-    )
-    work = wanted @ np.diff(table.indptr)
-    chosen = np.arange(n_queries)
+    columns = np.unique(asked.codes)
+    table = _Table.of(words_of(among), columns, len(among))
+    wanted = _rows_by_word(asked, columns, len(queries))
+    work = wanted @ table.n_stored
+    chosen = np.arange(len(queries))
     if work.sum() > _MAX_PRODUCTS:
-        chosen = np.unique(np.linspace(0, n_queries - 1, int(n_queries * _MAX_PRODUCTS / work.sum()) + 1).astype(int))
-    base = wanted @ is_common.astype(np.int64)
+        n_chosen = max(int(len(queries) * _MAX_PRODUCTS / work.sum()), 1)
+        chosen = np.unique(np.linspace(0, len(queries) - 1, n_chosen).astype(np.int64))
+    base = wanted @ table.is_common.astype(np.int64)
     share = np.full(len(chosen), np.nan)
     best_row = np.zeros(len(chosen), dtype=np.int64)
-    step = max(_CHUNK_CELLS // max(n_among, 1), 1)
+    step = max(_CHUNK_CELLS // max(len(among), 1), 1)
     for first in range(0, len(chosen), step):
         part = chosen[first : first + step]
-        product = (wanted[part] @ table).tocsr()
+        product = (wanted[part] @ table.signs).tocsr()
         for index, query in enumerate(part.tolist()):
             if asked.n_words[query] < MIN_WORDS:
                 continue
-            row, more = _best(product, index, n_among)
+            row, more = _best(product, index, len(among))
             share[first + index] = (base[query] + more) / asked.n_words[query]
             best_row[first + index] = row
     return Nearest(chosen, share, best_row)
 
 
-def _with_complements(
-    rows: np.ndarray, places: np.ndarray, is_common: np.ndarray, n_rows: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Entries of rare words (+1), and of common ones those rows that lack them (-1)."""
-    in_common = is_common[places]
-    number = np.cumsum(is_common) - 1
-    lacking = np.ones((int(is_common.sum()), n_rows), dtype=bool)
-    lacking[number[places[in_common]], rows[in_common]] = False
-    lack_place, lack_row = np.nonzero(lacking)
-    signs = np.ones(int((~in_common).sum()) + len(lack_row), dtype=np.int32)
-    signs[len(signs) - len(lack_row) :] = -1
-    return (
-        np.concatenate((rows[~in_common], lack_row)),
-        np.concatenate((places[~in_common], np.flatnonzero(is_common)[lack_place])),
-        signs,
-    )
+@dataclass(frozen=True)
+class _Table:
+    """Which sequences hold which words, stored so that sets of variants of one protein cost no more than others.
+
+    Attributes
+    ----------
+    signs : scipy.sparse.csr_matrix, shape (W, N), int32
+        1 where a sequence holds a rare word; -1 where it lacks a common one.
+    is_common : numpy.ndarray, shape (W,), bool
+        Words that stand in over half of the sequences.
+    """
+
+    signs: Any
+    is_common: np.ndarray
+
+    @property
+    def n_stored(self) -> np.ndarray:
+        return np.diff(self.signs.indptr)
+
+    @staticmethod
+    def of(held: Words, columns: np.ndarray, n_rows: int) -> _Table:
+        """Table of the words in `columns`, ascending."""
+        from scipy.sparse import csr_matrix
+
+        rows, places = _in_columns(held, columns)
+        is_common = np.bincount(places, minlength=len(columns)) > n_rows / 2
+        in_common = is_common[places]
+        lacking = np.ones((int(is_common.sum()), n_rows), dtype=bool)
+        lacking[(np.cumsum(is_common) - 1)[places[in_common]], rows[in_common]] = False
+        lack_place, lack_row = np.nonzero(lacking)
+        signs = np.ones(int((~in_common).sum()) + len(lack_row), dtype=np.int32)
+        signs[len(signs) - len(lack_row) :] = -1
+        all_rows = np.concatenate((rows[~in_common], lack_row))
+        all_places = np.concatenate((places[~in_common], np.flatnonzero(is_common)[lack_place]))
+        return _Table(csr_matrix((signs, (all_places, all_rows)), shape=(len(columns), n_rows)), is_common)
+
+
+def _in_columns(words: Words, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sequence and column of each word that is in `columns`."""
+    if not len(columns):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    place = np.minimum(np.searchsorted(columns, words.codes), len(columns) - 1)
+    known = columns[place] == words.codes
+    return words.owners[known], place[known]
+
+
+def _rows_by_word(words: Words, columns: np.ndarray, n_rows: int) -> Any:
+    """1 where a sequence holds a word, shape (N, W), sparse."""
+    from scipy.sparse import csr_matrix
+
+    rows, places = _in_columns(words, columns)
+    return csr_matrix((np.ones(len(rows), dtype=np.int32), (rows, places)), shape=(n_rows, len(columns)))
 
 
 def _best(product: Any, index: int, n_columns: int) -> tuple[int, int]:
@@ -187,30 +209,77 @@ def groups(sequences: Sequence[np.ndarray]) -> np.ndarray:
 
     Notes
     -----
-    Two are near when the one with fewer words has 17 % of them in common with the other. Of the sequences that hold one
-    word, each is compared with the next thirty; larger families hang together through these.
+    Two are near when the one with fewer words has 17 % of them in common with the other. All pairs that share a word are
+    looked at; where these are too many, each sequence that holds a word is compared with the next thirty that do, and
+    families hang together through these.
     """
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
     n = len(sequences)
-    n_residues = sum(map(len, sequences))
-    found = words_of(sequences, bits=max((n_residues // _MAX_WORDS).bit_length(), 0))
+    found = words_of(sequences, bits=(sum(map(len, sequences)) // _MAX_WORDS).bit_length())
+    columns, counts = np.unique(found.codes, return_counts=True)
+    columns = columns[counts > 1]
+    table = _Table.of(found, columns, n)
+    held = _rows_by_word(found, columns, n)
+    is_cheap = (held @ table.n_stored).sum() <= _MAX_PRODUCTS
+    left, right = _all_pairs(found, held, table, n) if is_cheap else _next_pairs(found, n)
+    graph = coo_matrix((np.ones(len(left), dtype=np.int8), (left, right)), shape=(n, n))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
+
+
+def _are_near(shared: np.ndarray, fewer: np.ndarray) -> np.ndarray:
+    return (shared >= NEAR_CONTAINMENT * fewer) & (fewer >= MIN_WORDS)
+
+
+def _all_pairs(found: Words, held: Any, table: _Table, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of near sequences; of a sequence that is near most others by common words alone, enough to connect them."""
+    base = held @ table.is_common.astype(np.int64)
+    left: list[np.ndarray] = []
+    right: list[np.ndarray] = []
+    # Members of one set so far: sequences that are near most others need one link into it only.
+    joined = np.zeros(n, dtype=bool)
+    step = max(_CHUNK_CELLS // max(n, 1), 1)
+    for first in range(0, n, step):
+        rows = np.arange(first, min(first + step, n))
+        product = (held[rows] @ table.signs).tocsr()
+        plain = product.tocoo()
+        own, other = rows[plain.row], plain.col.astype(np.int64)
+        keep = (base[own] == 0) & (own != other)
+        own, other, shared = own[keep], other[keep], plain.data[keep]
+        near = _are_near(shared, np.minimum(found.n_words[own], found.n_words[other]))
+        left.append(own[near])
+        right.append(other[near])
+        for index in np.flatnonzero(base[rows] > 0).tolist():
+            row = first + index
+            total = np.full(n, base[row])
+            start, end = product.indptr[index], product.indptr[index + 1]
+            total[product.indices[start:end]] += product.data[start:end]
+            near_rows = np.flatnonzero(_are_near(total, np.minimum(found.n_words[row], found.n_words)))
+            if not len(near_rows):
+                continue
+            linked = near_rows[~joined[near_rows]]
+            if joined[near_rows].any() or not joined.any():
+                linked = np.append(linked, near_rows[np.argmax(joined[near_rows])])
+                joined[near_rows] = joined[row] = True
+            left.append(np.full(len(linked), row))
+            right.append(linked)
+    return np.concatenate(left), np.concatenate(right)
+
+
+def _next_pairs(found: Words, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Near pairs among sequences that follow each other in the list of those that hold a word."""
     order = np.argsort(found.codes, kind="stable")
     codes, owners = found.codes[order], found.owners[order]
     pairs: list[np.ndarray] = []
     n_pairs = 0
-    for reach in range(1, min(_REACH, max(len(codes) - 1, 0)) + 1):
+    for reach in range(1, min(_REACH, len(codes) - 1) + 1):
         same = np.flatnonzero(codes[reach:] == codes[:-reach])
         if not len(same) or (n_pairs + len(same) > _MAX_PAIRS and pairs):
             break
         pairs.append(owners[same] * n + owners[same + reach])
         n_pairs += len(same)
-    if not pairs:
-        return np.arange(n)
     keys, shared = np.unique(np.concatenate(pairs), return_counts=True)
     left, right = keys // n, keys % n
-    fewer = np.minimum(found.n_words[left], found.n_words[right])
-    near = (shared >= NEAR_CONTAINMENT * fewer) & (fewer >= MIN_WORDS)
-    graph = coo_matrix((np.ones(int(near.sum()), dtype=np.int8), (left[near], right[near])), shape=(n, n))
-    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
+    near = _are_near(shared, np.minimum(found.n_words[left], found.n_words[right]))
+    return left[near], right[near]

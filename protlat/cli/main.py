@@ -29,6 +29,7 @@ VERBS = {
     "embed": ("protlat.cli.embed:embed", "Write per-residue and per-sequence vectors."),
     "finetune": ("protlat.cli.finetune:finetune", "Train a head, adapters or a whole model on labels."),
     "predict": ("protlat.cli.predict:predict", "Predict masked residues."),
+    "evaluate": ("protlat.cli.evaluate:evaluate", "Score a model on tasks, beside plain baselines, as one report."),
     "generate": ("protlat.cli.generate:generate", "Continue prompts, or write new sequences, with a causal model."),
     "analyze": ("protlat.cli.analyze:analyze", "Ask questions of embeddings: transfer labels from known proteins."),
     "export": ("protlat.cli.export:export", "Write an encoder as an ONNX file."),

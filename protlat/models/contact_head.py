@@ -30,9 +30,9 @@ class ContactHeadConfig(Config):
     """Channels of a pixel."""
     mixer: Mixer = "linear_attention"
     """What a block has before its convolution: linear_attention over all pixels, or convolution, for comparison."""
-    heads: int = Field(4, ge=1)
+    heads: int = Field(2, ge=1)
     """Heads of the linear attention."""
-    head_dim: int = Field(8, ge=1)
+    head_dim: int = Field(16, ge=1)
     """Channels of a key or value."""
     dilations: tuple[int, ...] = (1, 2, 4, 1)
     """One block per number: the dilation of its 3 x 3 convolution."""

@@ -115,6 +115,8 @@ class ResidueEncoder:
 
 def renumbered(codes: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Codes in another order of the classes: `order` holds the new code of each old one; `MISSING` stays."""
+    if not len(order):
+        return codes  # no class at all: every label is missing
     return np.where(codes >= 0, order[np.maximum(codes, 0)], MISSING)
 
 

@@ -217,6 +217,8 @@ def groups(sequences: Sequence[np.ndarray]) -> np.ndarray:
     from scipy.sparse.csgraph import connected_components
 
     n = len(sequences)
+    if not n:
+        return np.zeros(0, dtype=np.int64)
     found = words_of(sequences, bits=(sum(map(len, sequences)) // _MAX_WORDS).bit_length())
     columns, counts = np.unique(found.codes, return_counts=True)
     columns = columns[counts > 1]

@@ -75,7 +75,8 @@ def _fold(task: TaskConfig, splits: Splits, cutter: _Cutter, notes: list[str]) -
     if not names:
         names = tuple(f"part{number}" for number in range(settings.n_folds))
         cut = CutConfig(fraction=0.5) if task.valid is None else task.valid
-        splits = {**splits, **cutter.deal(splits.pop(TRAIN, []), names, cut)}
+        rest = {name: examples for name, examples in splits.items() if name != TRAIN}
+        splits = rest | cutter.deal(splits.get(TRAIN, []), names, cut)
     missing = [name for name in names if name not in splits]
     if missing:
         raise SequenceError(
@@ -99,7 +100,6 @@ class _Cutter:
 
     def __init__(self, notes: list[str]) -> None:
         self._notes = notes
-        self._last_kind = ""
 
     def cut(self, examples: list[Example], settings: CutConfig, name: str) -> tuple[list[Example], list[Example]]:
         """Train without the cut, and the cut, both in the order of the files."""
@@ -139,7 +139,11 @@ class _Cutter:
         return {name: [examples[row] for row in sorted(rows)] for name, rows in parts.items()}
 
     def _how(self, settings: CutConfig) -> str:
-        kept = "identical sequences" if self._last_kind == "identical" else "sequences of about 70 % identity and more"
+        kept = (
+            "identical sequences"
+            if settings.keep_together == "identical"
+            else "sequences of about 70 % identity and more"
+        )
         return f"seed {settings.seed}; {kept} stay together"
 
     def _members(self, examples: list[Example], settings: CutConfig) -> list[list[int]]:
@@ -156,21 +160,22 @@ class _Cutter:
 
     def _groups(self, sequences: list[np.ndarray], settings: CutConfig) -> Sequence[object]:
         identical = [ids.tobytes() for ids in sequences]
-        self._last_kind = settings.keep_together
         if settings.keep_together == "identical":
             return identical
-        different = dict.fromkeys(identical)
+        different = list(dict.fromkeys(identical))
         labels = groups([np.frombuffer(text, dtype=np.uint8) for text in different])
-        largest = int(np.bincount(labels).max())
-        if settings.keep_together == "auto" and largest > _VARIANTS * len(different) and largest > 2:
+        sizes = np.bincount(labels)
+        family = int(sizes.argmax())
+        is_one_protein = sizes[family] > max(_VARIANTS * len(different), 2)
+        if settings.keep_together == "near" or not is_one_protein:
+            family = -1
+        else:
             self._notes.append(
-                f"{largest:,} of {len(different):,} different sequences of train hang together as near neighbours: taken as "
+                f"{sizes[family]:,} of {len(different):,} different sequences of train hang together as near neighbours: taken for "
                 "variants of one protein, of which only identical ones are kept together (keep_together: near keeps all)"
             )
-            self._last_kind = "identical"
-            return identical
         number = dict(zip(different, labels.tolist(), strict=True))
-        return [number[text] for text in identical]
+        return [text if number[text] == family else number[text] for text in identical]
 
 
 def _digest(ids: np.ndarray, seed: int) -> bytes:

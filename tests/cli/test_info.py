@@ -79,3 +79,24 @@ def test_missing_shard_files_are_told(shards: Path, capsys: pytest.CaptureFixtur
 def test_a_path_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("info", str(tmp_path / "no")) == 1
     assert capsys.readouterr().err.strip().endswith("no: no such file or folder")
+
+
+def test_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv").write_text(
+        "seq,label\n" + "".join(f"{'ACDEFGHIKL'[i % 10] * (i + 9)},{i % 2}\n" for i in range(40))
+    )
+    assert call("info", str(tmp_path / "a.csv")) == 0
+    out = capsys.readouterr().out
+    for part in ("protlat task", "sequence_class", "splits", "labels", "checks", "40"):
+        assert part in out
+    (tmp_path / "a.yaml").write_text("name: a\ntype: sequence_value\nsources: [{kind: table, path: a.csv}]\n")
+    assert call("info", str(tmp_path / "a.yaml"), "--json", "--data", str(tmp_path)) == 0
+    assert json.loads(capsys.readouterr().out)["type"] == "sequence_value"
+
+
+def test_tasks_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("info", "esol", "--data", str(tmp_path)) == 1
+    assert "no such file; --data names the folder" in capsys.readouterr().err
+    (tmp_path / "a.yaml").write_text("name: a\ntype: sequence_value\n")
+    assert call("info", str(tmp_path / "a.yaml")) == 2
+    assert "sources: Field required" in capsys.readouterr().err

@@ -80,10 +80,10 @@ class TableSource(SourceConfig):
             flag_text = cell_text(cells[flag]) if flag is not None else ""
             split = split_of(set_text, flag_text, f"{path}:{line}: {named}")
             hidden = (_mask(cells[mask]) if mask is not None else "") or None
-            residues = cell_text(cells[sequence])
+            residues = _one_line(cell_text(cells[sequence]))
             if beside is not None:
                 hidden = self._next_mask(beside, residues, f"{path}:{line}")
-            found.add(named, residues.encode("utf-8"), line, _label(cells[label]), split, hidden)
+            found.add(named, residues.encode("utf-8"), line, _label(cells[label], context), split, hidden)
         return found
 
     def _masks_beside(self, context: ReadContext) -> Iterator[tuple[str, str]]:
@@ -92,7 +92,7 @@ class TableSource(SourceConfig):
         header, rows = read_rows(path, self.delimiter)
         sequence = needed_column(path, header, "sequence", self.sequence, SEQUENCE_NAMES)
         mask = needed_column(path, header, "mask", self.mask, MASK_NAMES)
-        return ((cell_text(cells[sequence]), _mask(cells[mask])) for _, cells in rows)
+        return ((_one_line(cell_text(cells[sequence])), _mask(cells[mask])) for _, cells in rows)
 
     def _next_mask(self, beside: Iterator[tuple[str, str]], residues: str, where: str) -> str | None:
         other, mask = next(beside, ("", ""))
@@ -221,8 +221,13 @@ def _mask(cell: Any) -> str:
     return cell_text(cell)
 
 
-def _label(cell: Any) -> RawLabel:
+def _label(cell: Any, context: ReadContext) -> RawLabel:
     """A list column (Parquet) is one text per residue or class; whatever else is one text."""
     if isinstance(cell, list | tuple):
         return [cell_text(item) for item in cell]
-    return cell_text(cell)
+    return _one_line(cell_text(cell)) if context.per_residue else cell_text(cell)
+
+
+def _one_line(text: str) -> str:
+    """Residues that a quoted cell wraps over several lines."""
+    return text.replace("\r", "").replace("\n", "") if "\n" in text else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import shutil
 import sys
@@ -26,7 +27,8 @@ from protlat.inference.account import model_name, require_given
 from protlat.models import MaskedLM, model_hash, read_model_config, resolve_model_folder
 from protlat.reporting import format_seconds, peak_memory_bytes
 from protlat.tasks.data import TRAIN, VALID, LabelledSplit, TaskData
-from protlat.tasks.load import DATA_VARIABLE, LoadedTask, find_task, read_task, task_names
+from protlat.tasks.load import DATA_VARIABLE, LoadedTask, find_task, read_task
+from protlat.tasks.names import task_names
 from protlat.tasks.readers.base import located
 from protlat.training.run_folder import versions
 
@@ -35,6 +37,7 @@ from .evaluate_pairs import PAIR_ROWS, score_pair_row
 from .evaluate_rows import LABEL_ROWS, LabelContext, Stopwatch, make_one_hot, make_random, score_row
 from .evaluate_zero_shot import ZERO_SHOT_ROWS, score_zero_shot
 from .finetune import data_hash
+from .finetune_pairs import data_hash_of_pairs
 
 __all__ = ["EvaluateConfig", "run"]
 
@@ -46,9 +49,10 @@ _BY_ROW = {
     "composition": ("probe",), "kmer": ("probe",), "onehot_cnn": ("head_residues",), "random_probe": ("probe", "layer"),
     "scratch": ("scratch_residues", "layer"), "probe": ("probe", "layer"), "head": ("head_residues", "layer"),
     "lora": ("full_residues", "layer"), "full": ("full_residues", "layer"), "zero_shot": ("scoring",),
-    **{row: ("pair", "layer") for row in PAIR_ROWS},
+    **{row: ("pair", "pair_steps", "layer") for row in PAIR_ROWS if row not in ("head", "separation")},
 }  # fmt: skip
-_NEEDS_WEIGHTS = ("probe", "head", "lora", "full", "zero_shot", "pairs", "pairs_convolution")
+_OF_PAIRS = ("pair", "pair_steps", "layer")
+_NEEDS_WEIGHTS = ("probe", "head", "lora", "full", "zero_shot", "pairs_convolution")
 _NEEDS_ARCHITECTURE = ("random_probe", "scratch", "random_pairs")
 
 
@@ -192,8 +196,6 @@ class _Run:
         self.counts["computed"] += 1
 
     def _same_key(self, path: Path, key: str) -> bool:
-        import json
-
         if self.config.overwrite or not path.is_file():
             return False
         try:
@@ -219,7 +221,7 @@ class _Run:
             self._fail(name, "reading", error)
             return
         wanted = rows_for(loaded, config.rows)
-        hashed = data_hash(loaded.data) if loaded.data.type != "pair" else _pair_hash(loaded.data)
+        hashed = data_hash_of_pairs(loaded.data.splits) if loaded.data.type == "pair" else data_hash(loaded.data)
         keys = {row: self._key(row, loaded, hashed) for row in wanted}
         self._write_task(loaded, wanted, watch.seconds)
         own_cache = self.output / "vectors"
@@ -240,7 +242,7 @@ class _Run:
         shutil.rmtree(own_cache, ignore_errors=True)
 
     def _scored(self, context: LabelContext, row: str) -> tuple[Any, dict[str, Any]]:
-        if row in PAIR_ROWS:
+        if context.data.type == "pair":
             return score_pair_row(context, row)
         return score_zero_shot(context, row) if row in ZERO_SHOT_ROWS else score_row(context, row)
 
@@ -257,7 +259,7 @@ class _Run:
                 "metrics": [task.metric, *task.metrics], "class_weights": task.class_weights, "threshold": task.threshold,
                 "wild_type": task.wild_type, "offset": task.offset,
             },
-            "settings": self._settings(_BY_ROW.get(row, ())),
+            "settings": self._settings(_OF_PAIRS if loaded.data.type == "pair" and row == "head" else _BY_ROW.get(row, ())),
         }  # fmt: skip
         if row in _NEEDS_WEIGHTS:
             facts["model"] = self.model_hash
@@ -333,7 +335,7 @@ def rows_for(loaded: LoadedTask, wanted: tuple[str, ...]) -> list[str]:
     """The rows of `wanted` that fit a task, and those that always stand beside them."""
     data, task = loaded.data, loaded.config
     if data.type == "pair":
-        return [row for row in PAIR_ROWS if _wants_pair(row, wanted)]
+        return [row for row in wanted if row in PAIR_ROWS]
     rows = []
     if TRAIN in data.splits and len(data.splits[TRAIN]):
         rows = [row for row in wanted if row in LABEL_ROWS]
@@ -341,10 +343,6 @@ def rows_for(loaded: LoadedTask, wanted: tuple[str, ...]) -> list[str]:
         # The matrix and the scale stand for what a chemist would guess, beside the model's guess.
         rows += [row for row in ZERO_SHOT_ROWS if row in wanted]
     return rows
-
-
-def _wants_pair(row: str, wanted: tuple[str, ...]) -> bool:
-    return row in wanted
 
 
 def sampled(loaded: LoadedTask, config: EvaluateConfig) -> LoadedTask:
@@ -401,17 +399,6 @@ def _split_facts(data: TaskData, name: str) -> dict[str, dict[str, Any]]:
                     "high": float(known.max()),
                 }
     return facts
-
-
-def _pair_hash(data: TaskData) -> str:
-    import hashlib
-
-    digest = hashlib.sha256()
-    for name, split in data.splits.items():
-        digest.update(f"{name}\0{split.fingerprint()}".encode())
-        for target in split.labels:
-            digest.update(np.ascontiguousarray(target.xyz).tobytes() + np.ascontiguousarray(target.index).tobytes())
-    return digest.hexdigest()
 
 
 def _n_parameters(folder: Path) -> int:

@@ -66,6 +66,8 @@ class EvaluateConfig(Config):
     """Layer that probe and head read: 0 is the token embedding, -1 the last."""
     scoring: Scoring = "masked-marginal"
     """How row zero_shot scores variants."""
+    pair_steps: int = Field(450, ge=1)
+    """Steps of a pair head."""
     pair: dict[str, Any] = Field(default_factory=dict)
     """Tasks of pairs: settings of their head and training (see docs/contacts.md)."""
     n_bootstrap: int = Field(1000, ge=0)

@@ -213,7 +213,7 @@ def _finetune_config(context: LabelContext, place: Path, folder: str, mode: str,
         n_bootstrap=0, tokens_per_batch=tokens_per_batch, optim=optim,
         limits=FinetuneLimitsConfig(max_steps=steps, evaluate_every=every, patience=5),
         engine={"device": config.device, "dtype": config.dtype}, checkpoints={"every_minutes": None, "keep": 1},
-    )  # type: ignore[arg-type]  # pydantic reads plain values  # fmt: skip
+    )  # fmt: skip
 
 
 def _outputs_of(context: LabelContext, finetune: FinetuneConfig, result: Path, head: HeadFile) -> Outputs:

@@ -22,7 +22,8 @@ from protlat.data.policies import SequencePolicy
 from protlat.data.records import SkippedRecord
 from protlat.devices import resolve_device, resolve_dtype, set_threads
 from protlat.errors import OutputError, SequenceError
-from protlat.evaluation.scores import Score, score
+from protlat.evaluation.bootstrap import Score
+from protlat.evaluation.scores import score
 from protlat.evaluation.substitutions import BASELINES, substitution_scores
 from protlat.files import format_bytes, write_json
 from protlat.inference.account import SkippedTable, model_name, require_given, require_inputs

@@ -52,6 +52,15 @@ class Score:
             "n_bootstrap": len(self.replicates),
         }
 
+    @staticmethod
+    def from_plain(plain: dict[str, Any]) -> Score:
+        """Inverse of `to_plain`; ``replicates``, where they are kept beside it, may hold null."""
+        value, low, high = (np.nan if plain[name] is None else float(plain[name]) for name in ("value", "low", "high"))
+        kept = [np.nan if one is None else float(one) for one in plain.get("replicates", ())]
+        return Score(
+            value, low, high, int(plain["n_examples"]), int(plain["n_labels"]), np.array(kept, dtype=np.float64)
+        )
+
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 

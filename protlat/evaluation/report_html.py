@@ -196,10 +196,16 @@ def _masked(heldout: dict[str, Any]) -> str:
         ]
         for metric in ("accuracy", "perplexity"):
             for who in present:
-                cells.append(_cell(_from_plain(scores[who][tag][metric]), who == "model", False, False))
+                cells.append(_cell(Score.from_plain(scores[who][tag][metric]), who == "model", False, False))
         lines.append("".join(cells) + "</tr>")
     groups = [
-        (tag, [Bar(names[who], *_ends(_from_plain(scores[who][tag]["accuracy"])), who == "model") for who in present])
+        (
+            tag,
+            [
+                Bar(names[who], *_ends(Score.from_plain(scores[who][tag]["accuracy"])), who == "model")
+                for who in present
+            ],
+        )
         for tag in [ALL]
         if tag in scores["model"]
     ]
@@ -213,11 +219,6 @@ def _masked(heldout: dict[str, Any]) -> str:
         f"right, and perplexity, on {heldout['n_sequences']:,} proteins of {escape(heldout['shards'])}.{floors}</p>"
         f"{bars('accuracy', groups)}<div class=scroll><table>{''.join(lines)}</table></div></section>"
     )
-
-
-def _from_plain(plain: dict[str, Any]) -> Score:
-    numbers = (math.nan if plain[key] is None else float(plain[key]) for key in ("value", "low", "high"))
-    return Score(*numbers, int(plain["n_examples"]), int(plain["n_labels"]))
 
 
 def _ends(score: Score) -> tuple[float, float, float]:

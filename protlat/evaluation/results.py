@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from protlat.evaluation.bootstrap import Score, difference, interval
 from protlat.evaluation.contacts import CONTACT_METRICS
 from protlat.evaluation.scores import METRICS, metric
@@ -99,7 +97,7 @@ class RowResult:
             if values["format"] != FORMAT:
                 return None
             scores = {
-                split: {name: _score(plain) for name, plain in by_metric.items()}
+                split: {name: Score.from_plain(plain) for name, plain in by_metric.items()}
                 for split, by_metric in values["scores"].items()
             }
             return RowResult(values["task"], values["row"], values["key"], scores, values["seconds"], values["facts"])
@@ -114,12 +112,6 @@ class RowResult:
 
 def _rounded(value: float) -> float | None:
     return None if math.isnan(value) else round(float(value), 7)
-
-
-def _score(plain: dict[str, Any]) -> Score:
-    numbers = [math.nan if plain[name] is None else float(plain[name]) for name in ("value", "low", "high")]
-    replicates = np.array([math.nan if value is None else value for value in plain["replicates"]], dtype=np.float64)
-    return Score(*numbers, int(plain["n_examples"]), int(plain["n_labels"]), replicates)
 
 
 def row_key(**facts: Any) -> str:

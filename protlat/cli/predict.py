@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from protlat.cli.options import config_options, device_options, sequence_options
+from protlat.cli.predict_contacts import contacts
 from protlat.cli.predict_labels import LabelsByDefault, labels
 from protlat.cli.predict_variants import variants
 from protlat.config import Config
@@ -85,3 +86,4 @@ def masked_values(inputs: tuple[str, ...], given: dict[str, Any]) -> dict[str, A
 
 
 predict.add_command(variants)
+predict.add_command(contacts)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from protlat.data.chains import BREAK_ANGSTROM, Chain, index_of_numbers
-
 from protlat.data.structure_index import index_from_places, index_from_seqres
 from protlat.data.structure_parse import Number, ParsedStructure
 from protlat.data.structure_residues import chosen_atoms, chosen_residue, is_modified, is_nucleic, letter_of, virtual_cb

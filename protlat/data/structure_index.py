@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 
 from protlat.data.chains import index_of_numbers
-
 from protlat.data.structure_parse import Number
 
 # Segments are placed by trial: more trials than this mean a chain of repeats, which author's numbers serve better.
@@ -24,7 +23,13 @@ def index_from_places(places: Mapping[Number, int], numbers: Sequence[Number]) -
 
 
 def index_from_seqres(whole: str, observed: str, breaks: np.ndarray, numbers: Sequence[str]) -> np.ndarray | None:
-    """Index by SEQRES: every stretch between breaks is found in the whole sequence, in order.
+    """Index by SEQRES, from 0 at the first observed residue; arguments as of `places_in`."""
+    places = places_in(whole, observed, breaks, numbers)
+    return None if places is None else places - places[0]
+
+
+def places_in(whole: str, observed: str, breaks: np.ndarray, numbers: Sequence[str]) -> np.ndarray | None:
+    """Where observed residues stand in a whole sequence: every stretch between breaks is found in it, in order.
 
     Parameters
     ----------
@@ -40,7 +45,7 @@ def index_from_seqres(whole: str, observed: str, breaks: np.ndarray, numbers: Se
     Returns
     -------
     numpy.ndarray, shape (L,), int64, or None
-        From 0 at the first observed residue; None where a stretch is not found.
+        0-based places, ascending; None where a stretch is not found.
     """
     bounds = [0, *(int(i) + 1 for i in breaks), len(observed)]
     stretches = [observed[a:b] for a, b in pairwise(bounds)]
@@ -70,8 +75,8 @@ def index_from_seqres(whole: str, observed: str, breaks: np.ndarray, numbers: Se
     starts = place(0, 0, None)
     if starts is None:
         return None
-    index = np.concatenate([np.arange(start, start + len(s)) for start, s in zip(starts, stretches, strict=True)])
-    return (index - index[0]).astype(np.int64)
+    spans = [np.arange(start, start + len(s), dtype=np.int64) for start, s in zip(starts, stretches, strict=True)]
+    return np.concatenate(spans)
 
 
 def _occurrences(whole: str, part: str, first: int) -> list[int]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from protlat.data.compression import ByteSource
-from protlat.errors import SequenceError
-
 from protlat.data.structure_residues import letter_of
+from protlat.errors import SequenceError
 
 # Author's number and insertion code ("" for none): (52, "A").
 Number = tuple[int, str]

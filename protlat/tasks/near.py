@@ -104,9 +104,9 @@ def nearest(among: Sequence[np.ndarray], queries: Sequence[np.ndarray]) -> Neare
     Exact. Where the work would pass a bound, evenly spaced queries are compared.
     """
     asked = words_of(queries)
-    columns = np.unique(asked.codes)
-    table = _Table.of(words_of(among), columns, len(among))
-    wanted = _rows_by_word(asked, columns, len(queries))
+    columns, places = np.unique(asked.codes, return_inverse=True)
+    wanted = _rows_by_word(asked.owners, places, len(queries), len(columns))
+    table = _Table.of(*_in_columns(words_of(among), columns), len(columns), len(among))
     work = wanted @ table.n_stored
     chosen = np.arange(len(queries))
     if work.sum() > _MAX_PRODUCTS:
@@ -148,12 +148,11 @@ class _Table:
         return np.diff(self.signs.indptr)
 
     @staticmethod
-    def of(held: Words, columns: np.ndarray, n_rows: int) -> _Table:
-        """Table of the words in `columns`, ascending."""
+    def of(rows: np.ndarray, places: np.ndarray, n_columns: int, n_rows: int) -> _Table:
+        """Table of the words at `places` among all, each held by the sequence in `rows`."""
         from scipy.sparse import csr_matrix
 
-        rows, places = _in_columns(held, columns)
-        is_common = np.bincount(places, minlength=len(columns)) > n_rows / 2
+        is_common = np.bincount(places, minlength=n_columns) > n_rows / 2
         in_common = is_common[places]
         lacking = np.ones((int(is_common.sum()), n_rows), dtype=bool)
         lacking[(np.cumsum(is_common) - 1)[places[in_common]], rows[in_common]] = False
@@ -162,24 +161,23 @@ class _Table:
         signs[len(signs) - len(lack_row) :] = -1
         all_rows = np.concatenate((rows[~in_common], lack_row))
         all_places = np.concatenate((places[~in_common], np.flatnonzero(is_common)[lack_place]))
-        return _Table(csr_matrix((signs, (all_places, all_rows)), shape=(len(columns), n_rows)), is_common)
+        return _Table(csr_matrix((signs, (all_places, all_rows)), shape=(n_columns, n_rows)), is_common)
 
 
 def _in_columns(words: Words, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sequence and column of each word that is in `columns`."""
-    if not len(columns):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    place = np.minimum(np.searchsorted(columns, words.codes), len(columns) - 1)
-    known = columns[place] == words.codes
-    return words.owners[known], place[known]
+    """Sequence and column of each word that is in `columns`, ascending."""
+    # A table of all codes leaves few words to look up, which takes far longer.
+    is_asked = np.zeros(1 << CODE_BITS, dtype=bool)
+    is_asked[columns] = True
+    known = is_asked[words.codes]
+    return words.owners[known], np.searchsorted(columns, words.codes[known])
 
 
-def _rows_by_word(words: Words, columns: np.ndarray, n_rows: int) -> Any:
+def _rows_by_word(rows: np.ndarray, places: np.ndarray, n_rows: int, n_columns: int) -> Any:
     """1 where a sequence holds a word, shape (N, W), sparse."""
     from scipy.sparse import csr_matrix
 
-    rows, places = _in_columns(words, columns)
-    return csr_matrix((np.ones(len(rows), dtype=np.int32), (rows, places)), shape=(n_rows, len(columns)))
+    return csr_matrix((np.ones(len(rows), dtype=np.int32), (rows, places)), shape=(n_rows, n_columns))
 
 
 def _best(product: Any, index: int, n_columns: int) -> tuple[int, int]:
@@ -220,10 +218,13 @@ def groups(sequences: Sequence[np.ndarray]) -> np.ndarray:
     if not n:
         return np.zeros(0, dtype=np.int64)
     found = words_of(sequences, bits=(sum(map(len, sequences)) // _MAX_WORDS).bit_length())
-    columns, counts = np.unique(found.codes, return_counts=True)
-    columns = columns[counts > 1]
-    table = _Table.of(found, columns, n)
-    held = _rows_by_word(found, columns, n)
+    _, places, counts = np.unique(found.codes, return_inverse=True, return_counts=True)
+    # Words of one sequence only connect nothing.
+    recurs = counts > 1
+    kept = recurs[places]
+    rows, places, n_columns = found.owners[kept], (np.cumsum(recurs) - 1)[places[kept]], int(recurs.sum())
+    table = _Table.of(rows, places, n_columns, n)
+    held = _rows_by_word(rows, places, n, n_columns)
     is_cheap = (held @ table.n_stored).sum() <= _MAX_PRODUCTS
     left, right = _all_pairs(found, held, table, n) if is_cheap else _next_pairs(found, n)
     graph = coo_matrix((np.ones(len(left), dtype=np.int8), (left, right)), shape=(n, n))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from protlat.data.records import SequenceReport
@@ -54,7 +55,8 @@ class MarkedSource(SourceConfig):
         self, text: bytes, residues: bytes, labels: dict[int, str], allowed: frozenset[int], where: str
     ) -> str | list[str]:
         marked: dict[int, str] = {}
-        for n_before, place in enumerate(index for index, byte in enumerate(text) if byte in labels):
+        is_mark = np.isin(np.frombuffer(text, dtype=np.uint8), list(labels))
+        for n_before, place in enumerate(np.flatnonzero(is_mark).tolist()):
             owner = place - n_before - 1
             if owner < 0 or owner in marked:
                 fault = "follows no residue" if owner < 0 else "follows another mark"

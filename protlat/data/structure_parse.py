@@ -94,6 +94,7 @@ def _kind_of(text: str, path: str) -> str:
 def _parse_pdb(text: str) -> ParsedStructure:
     from Bio.PDB import PDBParser
 
+    text, n_blank = _with_occupancies(text)
     models = list(PDBParser(PERMISSIVE=True).get_structure("structure", io.StringIO(text)))
     parents: dict[str, str] = {}
     names: dict[str, list[str]] = {}
@@ -110,7 +111,15 @@ def _parse_pdb(text: str) -> ParsedStructure:
         # Nucleic chains have SEQRES too; caps at the ends (ACE, NH2) are no residues.
         if any(letters):
             whole[chain] = "".join(letter for letter in letters if letter)
-    return ParsedStructure(models, parents, whole=whole)
+    return ParsedStructure(
+        models, parents, whole=whole, notes=Counter({"atoms without occupancy": n_blank} if n_blank else {})
+    )
+
+
+def _with_occupancies(text: str) -> tuple[str, int]:
+    """Atom lines whose occupancy is blank get a zero, and how many they are: Biopython cannot compare alternatives without."""
+    blank = re.compile(r"^((?:ATOM  |HETATM).{48})(?: {6}| {0,5}$)", re.MULTILINE)
+    return blank.subn(r"\1  0.00", text)
 
 
 def _parse_mmcif(text: str) -> ParsedStructure:

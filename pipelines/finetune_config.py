@@ -9,9 +9,8 @@ from typing_extensions import Self
 
 from protlat.config import Config
 from protlat.evaluation.probes import ProbeConfig
-from protlat.nn.heads import AnyHead, AttentionHeadConfig, CnnHeadConfig
+from protlat.nn.heads import AnyHead, CnnHeadConfig
 from protlat.nn.lora import LoraConfig
-from protlat.tasks.data import TaskType
 from protlat.training.checkpoint import CheckpointConfig
 from protlat.training.engine import EngineConfig
 from protlat.training.label_optim import LabelOptimConfig
@@ -53,7 +52,7 @@ class FinetuneConfig(Config):
     mode: Mode = "head"
     """probe: scikit-learn on frozen vectors; head: a network on frozen vectors; lora: adapters too; full: all weights."""
     head: AnyHead | None = None
-    """The network; null: cnn for labels of residues, attention for labels of sequences."""
+    """The network; null: cnn, which pools by attention for labels of sequences."""
     probe: ProbeConfig = ProbeConfig()
     """Mode probe."""
     lora: LoraConfig = LoraConfig()
@@ -99,9 +98,8 @@ class FinetuneConfig(Config):
             raise ValueError("limits: give epochs or max_steps, not both")
         return self
 
-    def resolved(self, task_type: TaskType) -> FinetuneConfig:
-        """These settings with what is null filled in for a mode and a kind of task."""
-        per_residue = task_type.startswith("residue")
+    def resolved(self) -> FinetuneConfig:
+        """These settings with what is null filled in for the mode."""
         rates = {"probe": (2e-3, 2e-3), "head": (2e-3, 2e-3), "lora": (1e-3, 1e-3), "full": (1e-3, 3e-4)}[self.mode]
         optim = self.optim.model_copy(
             update={"lr": self.optim.lr or rates[0], "encoder_lr": self.optim.encoder_lr or rates[1]}
@@ -110,5 +108,5 @@ class FinetuneConfig(Config):
         if self.tokens_per_batch is None:
             update["tokens_per_batch"] = 8192 if self.mode == "head" else 4096
         if self.head is None and self.mode != "probe":
-            update["head"] = CnnHeadConfig() if per_residue else AttentionHeadConfig()
+            update["head"] = CnnHeadConfig()
         return self.model_copy(update=update)

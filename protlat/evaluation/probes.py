@@ -87,7 +87,7 @@ class Probe:
             from sklearn.neighbors import NearestNeighbors
 
             self._neighbours = NearestNeighbors(algorithm="brute").fit(self.tensors["known"].astype(np.float32))
-        k = int(self.tensors["k"])
+        k = int(self.tensors["k"].item())
         distance, index = self._neighbours.kneighbors(x, k)
         return _vote(distance, self.tensors["labels"][index], self.type, self.n_outputs)
 

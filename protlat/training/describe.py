@@ -70,6 +70,8 @@ _FLOORS = {"frequencies": "residue frequencies", "bigram": "a bigram model", "tr
 
 
 def _validation(row: dict[str, Any]) -> dict[str, Any]:
+    if "perplexity" not in row:  # a fine-tuning that has not ended
+        return {"at step": row["step"], "loss": row["loss"], row["metric"]: row["score"]}
     facts: dict[str, Any] = {
         "at step": row["step"],
         ("tokens predicted" if "n_ends" in row else "masked positions"): row["n"],

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from protlat.data.compression import ByteSource
 from protlat.data.fasta import cut_blocks, parse_block
@@ -38,7 +38,7 @@ class FastaSource(SourceConfig):
     """Parallel FASTA whose records hold 1 for residues to be scored and 0 for the others."""
     key: str = "TARGET"
     """Name of the header's label, as in TARGET=nucleus."""
-    word: int | None = None
+    word: int | None = Field(None, ge=0)
     """0-based word of the header that is the label, where the header has no keys; 0 is the identifier."""
     pattern: str = ""
     """Regular expression whose first group is the label inside the header's word or value; no match: no label."""

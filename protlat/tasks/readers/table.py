@@ -115,14 +115,14 @@ def read_rows(path: str, delimiter: Delimiter = "auto") -> tuple[list[str], Rows
     if data.startswith(_PARQUET_MAGIC):
         return _parquet(path, data)
     text = decoded(path, data)
-    if not text.strip():
-        raise SequenceError(f"{path}: empty file; expected a first line with the names of the columns")
-    first = text.lstrip("\r\n").splitlines()[0]
+    first = text.lstrip().partition("\n")[0]
     mark = max(_MARKS.values(), key=first.count) if delimiter == "auto" else _MARKS[delimiter]
     csv.field_size_limit(sys.maxsize)
     # newline="" leaves line ends inside quotes to the csv module.
     rows = _csv_rows(path, csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True))
-    _, header = next(rows)
+    header = next((cells for _, cells in rows), [])
+    if not header:
+        raise SequenceError(f"{path}: empty file; expected a first line with the names of the columns")
     names = [cell.strip() for cell in header]
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:

@@ -64,6 +64,7 @@ def test_missing_values_are_left_out_and_counted(tmp_path: Path) -> None:
     ("text", "fault"),
     [
         ("", "empty file"),
+        (",", "empty file"),
         ("a,b\nACDEF,1\n", r"which column is the sequence\? none is called sequence or seq .* one of 'a', 'b'"),
         ("seq,b\nACDEF,1\n", r"which column is the label\?"),
         ("seq,label\nACDEF,1,2\n", r"data:2: 3 columns, where the first line names 2: seq, label"),

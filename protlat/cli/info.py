@@ -38,14 +38,15 @@ def describer_of(path: Path, data: str | None = None) -> Callable[[str], dict[st
     ProtlatError
         It does not exist or is nothing that protlat writes.
     """
-    from protlat.tasks.names import is_task
+    from protlat.tasks.names import is_task, nearest_name
 
     if is_task(path):
         from protlat.tasks.describe import describe_task
 
         return lambda task: describe_task(task, data)
     if not path.exists():
-        raise ProtlatError(f"{path}: no such file or folder")
+        near = nearest_name(str(path))
+        raise ProtlatError(f"{path}: no such file or folder" + (f"; did you mean the task {near!r}?" if near else ""))
     if path.is_dir():
         if (path / "manifest.json").exists() or (path / ".prep").exists():
             from protlat.data.describe import describe_shards

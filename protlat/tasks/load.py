@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from protlat.tasks.config import TaskConfig
 from protlat.tasks.data import TaskData
 from protlat.tasks.examples import Example, ExampleReader, LabelAccount
 from protlat.tasks.infer import task_of_file
-from protlat.tasks.names import is_labelled_file, task_names
+from protlat.tasks.names import is_labelled_file, nearest_name, task_names
 from protlat.tasks.readers.base import ReadContext
 from protlat.tasks.splits import arrange
 
@@ -111,8 +110,8 @@ def find_task(
         del values["metric"]
         given = None
     else:
-        near = difflib.get_close_matches(text, names, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+        near = nearest_name(text)
+        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(names)}"
         raise ConfigError(
             f"task {text!r} is unknown; {hint}, or a .yaml file, or a labelled FASTA, CSV, TSV or Parquet file"
         )

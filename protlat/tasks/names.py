@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from importlib import resources
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def plain_suffix(path: str | Path) -> str:
 def is_labelled_file(path: str | Path) -> bool:
     """Whether a file's name is that of a format that can hold labels."""
     return plain_suffix(path) in (*TABLES, *FASTAS, *CHAINS)
+
+
+def nearest_name(text: str) -> str:
+    """The task whose name is most like a text, "" where none is."""
+    return next(iter(difflib.get_close_matches(text, task_names(), n=1, cutoff=0.6)), "")
 
 
 def is_task(path: str | Path) -> bool:

@@ -166,7 +166,7 @@ class _Cutter:
         labels = groups([np.frombuffer(text, dtype=np.uint8) for text in different])
         sizes = np.bincount(labels)
         family = int(sizes.argmax())
-        is_one_protein = sizes[family] > max(_VARIANTS * len(different), 2)
+        is_one_protein = sizes[family] > max(_VARIANTS * len(different), 1)
         if settings.keep_together == "near" or not is_one_protein:
             family = -1
         else:

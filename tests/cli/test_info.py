@@ -100,3 +100,5 @@ def test_tasks_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "a.yaml").write_text("name: a\ntype: sequence_value\n")
     assert call("info", str(tmp_path / "a.yaml")) == 2
     assert "sources: Field required" in capsys.readouterr().err
+    assert call("info", "secundary_structure") == 1
+    assert "did you mean the task 'secondary_structure'?" in capsys.readouterr().err

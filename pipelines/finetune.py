@@ -16,7 +16,7 @@ import numpy as np
 from protlat.alphabet import Alphabet
 from protlat.devices import resolve_device, resolve_dtype
 from protlat.errors import ConfigError, SequenceError
-from protlat.evaluation.probes import fit_probe, probe_kind, require_learnable
+from protlat.evaluation.probes import Probe, fit_probe, probe_kind, require_learnable
 from protlat.files import atomic_path, format_bytes, write_text
 from protlat.inference.account import require_given
 from protlat.inference.batches import require_readable
@@ -236,7 +236,7 @@ class _Run:
             scores[name] = score_outputs(head, splits[name], found, self.metrics, n_bootstrap)
             base = baseline_outputs(head, self.data, splits[name])
             plain[name] = score_outputs(head, splits[name], base, self.metrics, n_bootstrap)
-        report = {
+        report: dict[str, Any] = {
             "training": course,
             "calibration": calibration,
             "scores": scores,
@@ -263,7 +263,7 @@ class _Run:
         elif rows:
             log.warning("no curve drawn: matplotlib is not installed (pip install 'protlat[plot]')")
         function = readout.function
-        weights = function.to_tensors() if hasattr(function, "to_tensors") else function.state_dict()
+        weights = function.to_tensors() if isinstance(function, Probe) else function.state_dict()
         write_head(self.output, head, weights)
         self.folder.set_state("finished")
         return Result(self.output, None, self._summary(head))

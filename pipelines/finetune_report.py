@@ -32,10 +32,9 @@ def score_outputs(
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
     """Scores of one split by metric; `outputs` are (L, C) of each sequence, or (C,)."""
+    labels: Any = split.labels
     return {
-        name: score(
-            name, split.labels, prediction_for(head, outputs, name), n_bootstrap=n_bootstrap, seed=seed
-        ).to_plain()  # type: ignore[arg-type]  # labels of pairs do not come here
+        name: score(name, labels, prediction_for(head, outputs, name), n_bootstrap=n_bootstrap, seed=seed).to_plain()
         for name in names
     }
 

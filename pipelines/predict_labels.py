@@ -165,9 +165,9 @@ class _Run:
             found: list[np.ndarray | None] = [None] * len(part)
             for place, outputs in predictor.run(ids, names):
                 found[place] = outputs
-            for sequence, outputs in zip(part, found, strict=True):
-                assert outputs is not None
-                yield sequence, decide(self.head, np.atleast_2d(outputs))
+            for sequence, made in zip(part, found, strict=True):
+                assert made is not None
+                yield sequence, decide(self.head, np.atleast_2d(made))
 
     def _count(self, answer: Answer) -> None:
         if answer.chosen is None:

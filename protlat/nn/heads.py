@@ -78,7 +78,9 @@ HEAD_KINDS = ("linear", "mlp", "cnn", "attention")
 
 def needs_residues(config: AnyHead, per_residue: bool) -> bool:
     """Whether a head reads residues; if not, the mean over the sequence is all it wants."""
-    return per_residue or config.kind in ("cnn", "attention") or config.pool == "attention"
+    if per_residue or isinstance(config, CnnHeadConfig | AttentionHeadConfig):
+        return True
+    return config.pool == "attention"
 
 
 class PackedConv(nn.Module):

@@ -237,7 +237,8 @@ class _Run:
             except ProtlatError as error:
                 self._fail(name, row, error)
                 continue
-            RowResult(name, row, keys[row], scores, context.watch.seconds, facts).write(self.rows_folder)
+            watch = context.watch
+            RowResult(name, row, keys[row], scores, watch.seconds, facts, watch.cpu_s).write(self.rows_folder)
             self.counts["computed"] += 1
         shutil.rmtree(own_cache, ignore_errors=True)
 

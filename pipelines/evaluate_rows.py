@@ -38,10 +38,16 @@ _ONE_HOT_WIDTH = 40
 
 
 class Stopwatch:
-    """Seconds by step."""
+    """Seconds by step, and processor seconds of all threads in all."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self._start_cpu_s = time.process_time()
+
+    @property
+    def cpu_s(self) -> float:
+        """Since the watch was made; on a busy machine this tells more than the clock."""
+        return round(time.process_time() - self._start_cpu_s, 2)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -181,7 +187,7 @@ def trained(
         part = dataclasses.replace(context.loaded, data=dataclasses.replace(context.data, splits=kept))
         shutil.rmtree(finetune.output, ignore_errors=True)
         if mode == "head":
-            resolved = finetune.resolved(context.data.type)
+            resolved = finetune.resolved()
             assert resolved.head is not None
             context.features_of(place, finetune.layer, needs_residues(resolved.head, context.data.is_per_residue))
         with context.watch.step("training"):

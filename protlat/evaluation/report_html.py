@@ -391,9 +391,10 @@ def _times(tasks: Sequence[TaskResult], heldout: dict[str, Any] | None) -> str:
     by_step = ", ".join(
         f"{name} {format_seconds(seconds)}" for name, seconds in sorted(steps.items(), key=lambda p: -p[1])
     )
+    cpu_s = sum(row.cpu_s for task in tasks for row in task.rows)
     return (
         "<section id=time><h2>Where the time goes</h2><p class='soft small'>Seconds by task and row, of the run that computed "
-        f"them. By step: {escape(by_step)}.</p><div class=scroll><table>{''.join(lines)}</table></div></section>"
+        f"them. By step: {escape(by_step)}. Processor time of all rows, threads added up: {format_seconds(cpu_s)}.</p><div class=scroll><table>{''.join(lines)}</table></div></section>"
     )
 
 

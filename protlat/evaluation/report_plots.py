@@ -45,7 +45,7 @@ def bars(title: str, groups: Sequence[tuple[str, Sequence[Bar]]], peers: Sequenc
         n_bars = max(len(found) for _, found in groups)
         width = 4.6 * min(len(groups), 2) + 1.4
         n_rows = -(-len(groups) // 2)
-        figure = new_figure(width, (0.75 + 0.27 * n_bars) * n_rows, dpi=72)
+        figure = new_figure(width, (1.2 + 0.26 * n_bars) * n_rows, dpi=72)
         axes = figure.subplots(n_rows, min(len(groups), 2), squeeze=False)
         for axis in axes.flat[len(groups) :]:
             axis.set_visible(False)

@@ -62,6 +62,8 @@ class RowResult:
         Time by step.
     facts : dict
         What was fitted or trained, and how far.
+    cpu_s : float
+        Processor time of all threads.
     """
 
     task: str
@@ -70,6 +72,7 @@ class RowResult:
     scores: dict[str, dict[str, Score]]
     seconds: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    cpu_s: float = 0.0
 
     def first(self, split: str) -> Score | None:
         """Score of a split by the task's own metric."""
@@ -86,7 +89,7 @@ class RowResult:
             for split, by_metric in self.scores.items()
         }
         plain = {"format": FORMAT, "task": self.task, "row": self.row, "key": self.key, "scores": scores}
-        write_json(path, {**plain, "seconds": self.seconds, "facts": self.facts})
+        write_json(path, {**plain, "seconds": self.seconds, "cpu_s": self.cpu_s, "facts": self.facts})
         return path
 
     @staticmethod
@@ -100,7 +103,15 @@ class RowResult:
                 split: {name: Score.from_plain(plain) for name, plain in by_metric.items()}
                 for split, by_metric in values["scores"].items()
             }
-            return RowResult(values["task"], values["row"], values["key"], scores, values["seconds"], values["facts"])
+            return RowResult(
+                values["task"],
+                values["row"],
+                values["key"],
+                scores,
+                values["seconds"],
+                values["facts"],
+                float(values["cpu_s"]),
+            )
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -179,7 +179,7 @@ class _Run:
             for other, found in others.items():
                 read = None if _baseline(self.pair, other).reads == "one_hot" else own[name]
                 beside[other][name] = self._scores(found.head, split, read)
-        report = {
+        report: dict[str, Any] = {
             "training": trained.course,
             "scores": scores,
             "baseline": {"kind": "separation along the chain only", "scores": beside["separation"]},

@@ -162,7 +162,7 @@ class ContactPredictor:
     ) -> torch.Tensor:
         """What the pixels of the whole map leave in block `depth`, given the states of the blocks before it."""
         pooled: PooledPixels | None = None
-        for rows, columns in self._plan(len(parts.index)):
+        for rows, columns in self._plan(len(parts.numbers)):
             x, tiles, _ = self._computed(parts, rows, columns, states[:depth])
             found = block.pool(x, tiles.mask & _inside(tiles, rows, columns))
             pooled = found if pooled is None else pooled.plus(found)
@@ -173,7 +173,7 @@ class ContactPredictor:
         self, parts: ResidueParts, rows: slice, columns: slice, states: list[torch.Tensor | None]
     ) -> tuple[torch.Tensor, Tiles, torch.Tensor]:
         """A tile and its halo behind the first ``len(states)`` blocks, exact inside the tile."""
-        n, blocks = len(parts.index), list(self.head.blocks)[: len(states)]
+        n, blocks = len(parts.numbers), list(self.head.blocks)[: len(states)]
         halo = sum(block.reach for block in blocks)  # type: ignore[misc]  # a PairBlock's
         sides = [
             torch.arange(max(side.start - halo, 0), min(side.stop + halo, n), device=self.device)[None]

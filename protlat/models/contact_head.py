@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -69,12 +69,12 @@ class ResidueParts(NamedTuple):
     ----------
     vectors : tuple of torch.Tensor, shapes (T, R), (T, R), (T, C), (T, C)
         Of `ResidueStage`.
-    index : torch.Tensor, shape (T,), int64
-        Number along the chain.
+    numbers : torch.Tensor, shape (T,), int64
+        Number of each along its chain.
     """
 
     vectors: tuple[torch.Tensor, ...]
-    index: torch.Tensor
+    numbers: torch.Tensor
 
 
 class Tiles(NamedTuple):
@@ -140,7 +140,7 @@ class ContactHead(nn.Module):
     def pixels(self, parts: ResidueParts, tiles: Tiles) -> tuple[torch.Tensor, torch.Tensor]:
         """Pixels before the first block (B, C, H, W), and the class of separation of each (B, H, W)."""
         rows, columns = tiles.rows.clamp_min(0), tiles.columns.clamp_min(0)
-        classes = separation_classes(parts.index[columns][:, None] - parts.index[rows][:, :, None])
+        classes = separation_classes(parts.numbers[columns][:, None] - parts.numbers[rows][:, :, None])
         a, b, c, d = parts.vectors
         pixels: torch.Tensor = self.pairs((a[rows], c[rows]), (b[columns], d[columns]), classes)
         return pixels, classes
@@ -167,4 +167,4 @@ class ContactHead(nn.Module):
     @property
     def reach(self) -> int:
         """Pixels to each side whose input acts on an output pixel, but for the pooled state."""
-        return sum(block.reach for block in self.blocks)
+        return sum(cast(PairBlock, block).reach for block in self.blocks)

@@ -196,6 +196,7 @@ class ImageLinearAttention(nn.Module):
         head = torch.arange(self.heads, device=x.device)
         own = head.repeat_interleave(self.key_dim)[:, None] == head.repeat_interleave(self.value_dim)
         mixed = state.masked_fill(~own, 0) @ self.mix.weight.flatten(1).T.to(state.dtype)
+        assert self.mix.bias is not None
         out = torch.matmul(q.flatten(1, 2), mixed.to(q.dtype)).view(*q.shape[:3], -1) + self.mix.bias
         return out.permute(0, 3, 1, 2)
 

@@ -42,9 +42,8 @@ class LoraLinear(nn.Linear):
         self.weight.requires_grad_(False)
         if self.bias is not None:
             self.bias.requires_grad_(False)
-        like = {"device": base.weight.device, "dtype": base.weight.dtype}
-        self.lora_a = nn.Parameter(torch.empty(config.rank, base.in_features, **like))
-        self.lora_b = nn.Parameter(torch.zeros(base.out_features, config.rank, **like))
+        self.lora_a = nn.Parameter(base.weight.detach().new_empty(config.rank, base.in_features))
+        self.lora_b = nn.Parameter(base.weight.detach().new_zeros(base.out_features, config.rank))
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
         self.strength = config.alpha / config.rank
         self.dropout = nn.Dropout(config.dropout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import shutil
@@ -11,8 +10,6 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from protlat import __version__
 from protlat.data.masking import MaskingConfig
@@ -26,15 +23,16 @@ from protlat.files import format_bytes, write_json
 from protlat.inference.account import model_name, require_given
 from protlat.models import MaskedLM, model_hash, read_model_config, resolve_model_folder
 from protlat.reporting import format_seconds, peak_memory_bytes
-from protlat.tasks.data import TRAIN, VALID, LabelledSplit, TaskData
+from protlat.tasks.data import TRAIN, VALID
 from protlat.tasks.load import DATA_VARIABLE, LoadedTask, find_task, read_task
 from protlat.tasks.names import task_names
 from protlat.tasks.readers.base import located
 from protlat.training.run_folder import versions
 
 from .evaluate_config import EvaluateConfig
+from .evaluate_data import rows_for, sampled, split_facts
 from .evaluate_pairs import PAIR_ROWS, score_pair_row
-from .evaluate_rows import LABEL_ROWS, LabelContext, Stopwatch, make_one_hot, make_random, score_row
+from .evaluate_rows import LabelContext, Stopwatch, make_one_hot, make_random, score_row
 from .evaluate_zero_shot import ZERO_SHOT_ROWS, score_zero_shot
 from .finetune import data_hash
 from .finetune_pairs import data_hash_of_pairs
@@ -287,7 +285,7 @@ class _Run:
         plain = {
             "name": task.name, "title": task.title, "type": task.type, "metric": task.metric, "metrics": list(task.metrics),
             "source": task.source, "note": task.note, "published": [item.to_plain() for item in task.published],
-            "classes": list(data.classes), "splits": _split_facts(data, loaded.config.name),
+            "classes": list(data.classes), "splits": split_facts(data),
             "warnings": list(data.warnings), "notes": list(loaded.notes), "rows": wanted, "seconds": seconds,
         }  # fmt: skip
         write_json(self.rows_folder / task.name / TASK_FILE, plain)
@@ -330,76 +328,6 @@ class _Run:
             "written": f"{report}, scores.json, scores.tsv",
         }
         return rows
-
-
-def rows_for(loaded: LoadedTask, wanted: tuple[str, ...]) -> list[str]:
-    """The rows of `wanted` that fit a task, and those that always stand beside them."""
-    data, task = loaded.data, loaded.config
-    if data.type == "pair":
-        return [row for row in wanted if row in PAIR_ROWS]
-    rows = []
-    if TRAIN in data.splits and len(data.splits[TRAIN]):
-        rows = [row for row in wanted if row in LABEL_ROWS]
-    if task.wild_type and data.type == "sequence_value":
-        # The matrix and the scale stand for what a chemist would guess, beside the model's guess.
-        rows += [row for row in ZERO_SHOT_ROWS if row in wanted]
-    return rows
-
-
-def sampled(loaded: LoadedTask, config: EvaluateConfig) -> LoadedTask:
-    """The task with at most as many residues per split as the settings say."""
-    if loaded.data.type == "pair":
-        return loaded
-    sample = config.sample_of(loaded.config.name)
-    limits = {TRAIN: sample.train, VALID: sample.valid}
-    splits = {}
-    notes = list(loaded.notes)
-    for name, split in loaded.data.splits.items():
-        rows = sample_rows(split, limits.get(name, sample.test), config.seed)
-        splits[name] = split if len(rows) == len(split) else split.take(rows)
-        if len(rows) < len(split):
-            notes.append(f"{name}: a random {len(rows):,} of {len(split):,} proteins are used (seed {config.seed})")
-    return dataclasses.replace(loaded, data=dataclasses.replace(loaded.data, splits=splits), notes=tuple(notes))
-
-
-def sample_rows(split: LabelledSplit, max_residues: int | None, seed: int) -> list[int]:
-    """Random rows, in the order of the split, until they hold `max_residues`; at least one."""
-    if max_residues is None or split.n_residues <= max_residues:
-        return list(range(len(split)))
-    order = np.random.default_rng(seed).permutation(len(split))
-    lengths = np.array([len(split.ids[row]) for row in order])
-    n_rows = max(int(np.searchsorted(np.cumsum(lengths), max_residues, side="right")), 1)
-    return sorted(int(row) for row in order[:n_rows])
-
-
-def _split_facts(data: TaskData, name: str) -> dict[str, dict[str, Any]]:
-    facts: dict[str, dict[str, Any]] = {}
-    for split_name, split in data.splits.items():
-        facts[split_name] = {"proteins": len(split), "residues": split.n_residues}
-        if data.classes and data.type != "pair":
-            labels = (
-                split.labels
-                if isinstance(split.labels, np.ndarray)
-                else np.concatenate([np.asarray(x) for x in split.labels])
-            )
-            counts = (
-                labels.sum(0) if labels.ndim == 2 else np.bincount(labels[labels >= 0], minlength=len(data.classes))
-            )
-            facts[split_name]["classes"] = [int(count) for count in counts]
-        elif data.type.endswith("value"):
-            labels = (
-                np.asarray(split.labels)
-                if isinstance(split.labels, np.ndarray)
-                else np.concatenate([np.asarray(x) for x in split.labels])
-            )
-            known = labels[np.isfinite(labels)]
-            if len(known):
-                facts[split_name] |= {
-                    "mean": float(known.mean()),
-                    "low": float(known.min()),
-                    "high": float(known.max()),
-                }
-    return facts
 
 
 def _n_parameters(folder: Path) -> int:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from typing_extensions import Self
 
 from protlat.config import Config
-from protlat.evaluation.probes import ProbeConfig
+from protlat.evaluation.probe_fits import ProbeConfig
 from protlat.evaluation.results import BASELINE_ROWS, MODEL_ROWS, ROWS
 from protlat.inference.variant_scores import Scoring
 

@@ -9,16 +9,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
-from typing_extensions import Self
 
 from protlat import __version__
-from protlat.config import Config
-from protlat.data.policies import SequencePolicy
 from protlat.data.records import SkippedRecord
 from protlat.devices import resolve_device, resolve_dtype, set_threads
 from protlat.errors import OutputError, SequenceError
@@ -31,86 +27,20 @@ from protlat.inference.batches import require_readable
 from protlat.inference.heatmap import EFFECTS, draw_heatmap, require_drawable
 from protlat.inference.tables import open_table, require_table_ending
 from protlat.inference.variant_files import VariantTable, read_variants
-from protlat.inference.variant_scores import Scoring, VariantScorer, apply_variant, changed_positions, n_tokens_needed
+from protlat.inference.variant_scores import VariantScorer, apply_variant, changed_positions, n_tokens_needed
 from protlat.inference.variants import Variant, fault_of, fitting_offset, sequence_of
 from protlat.models import MaskedLM, model_hash, read_model_config, resolve_model_folder
 from protlat.reporting import Progress, format_count, format_seconds, peak_memory_bytes, progress
+
+from .predict_variants_config import PredictVariantsConfig
+
+__all__ = ["PredictVariantsConfig", "run"]
 
 log = logging.getLogger(__name__)
 SCAN_COLUMNS = {
     "identifier": str, "position": int, "wild_type": str, "mutant": str, "variant": str, "score": float,
     "log_probability": float,
 }  # fmt: skip
-
-
-class PredictVariantsConfig(Config):
-    """Settings of `protlat predict variants`."""
-
-    input: str = ""
-    """FASTA with the wild type; may be left out with `sequence_from_mutants`."""
-    identifier: str = ""
-    """Which sequence of the FASTA; empty: the only one."""
-    model: str = ""
-    """Model folder with a masked-token head, or the run folder of a pretraining."""
-    output: str = ""
-    """Table to write: .tsv, .json or .parquet; '-' writes tab-separated text to standard output."""
-    mutants: str = ""
-    """File of variants: .csv, .tsv or .parquet with a column of them, anything else one per line."""
-    mutant_column: str = ""
-    """Column of the variants; empty: mutant, mutation, variant or hgvs_pro."""
-    sequence_column: str = ""
-    """Column of whole variant sequences, in place of mutant_column."""
-    sequence_from_mutants: bool = False
-    """Take the wild type from the variants' own letters; every position between the first and last must occur."""
-    score_column: str = ""
-    """Column of measured values: their Spearman correlation with the scores is told, beside that of the baselines."""
-    compare_columns: tuple[str, ...] = ()
-    """Columns of other predictions, correlated with the measured values too."""
-    offset: int | None = None
-    """Number of the first residue of the sequence; null: 1, or what `sequence_from_mutants` finds."""
-    scoring: Scoring = "masked-marginal"
-    """wt-marginal (one pass), masked-marginal (one pass per changed position) or pseudo-perplexity (one per residue and variant)."""
-    scan: bool = False
-    """Every residue at every position, in place of a file."""
-    plot: str | None = None
-    """PNG heat map of a scan."""
-    bad: Literal["error", "skip"] = "error"
-    """Variants that cannot be read or do not fit the sequence: stop, or leave them out and list them."""
-    n_bootstrap: int = Field(default=1000, ge=0)
-    """Resampled sets for the intervals of the correlations."""
-    seed: int = 0
-    """Of the resampling."""
-    policy: SequencePolicy = SequencePolicy()
-    """Letters of the FASTA that are not plain residues."""
-    toks_per_batch: int | None = Field(default=None, ge=1)
-    """Tokens of one forward pass; null: 8,192 on a CPU, 65,536 on a GPU."""
-    device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Working precision; auto: bfloat16 where the processor multiplies it natively."""
-    threads: int | None = Field(default=None, ge=1)
-    """CPU threads; null: all."""
-    overwrite: bool = False
-    """Replace outputs that are there."""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.scan and (self.mutants or self.score_column):
-            raise ValueError("--scan makes every single mutant itself: leave --mutants and --score-column out")
-        if self.scan and self.scoring == "pseudo-perplexity":
-            raise ValueError("--scan needs --scoring wt-marginal or masked-marginal")
-        if self.plot is not None and not self.scan:
-            raise ValueError("--plot draws a --scan")
-        if self.mutant_column and self.sequence_column:
-            raise ValueError("--mutant-column and --sequence-column exclude each other")
-        if self.sequence_from_mutants and (self.input or self.sequence_column or self.offset is not None or self.scan):
-            raise ValueError(
-                "--sequence-from-mutants takes sequence and numbering from the names of the variants: leave the FASTA, "
-                "--sequence-column, --offset and --scan out"
-            )
-        if self.compare_columns and not self.score_column:
-            raise ValueError("--compare-columns needs --score-column")
-        return self
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ def test_every_yaml_loads_and_builds(path: Path) -> None:
         "ablate": lambda _: importlib.import_module("protlat.pipelines.ablate_config").load_ablation(ROOT / path),
         "task": lambda values: importlib.import_module("protlat.tasks.config").TaskConfig.parse(values),
         "finetune": lambda values: importlib.import_module("protlat.pipelines.finetune").FinetuneConfig.parse(values),
+        "evaluate": lambda values: importlib.import_module("protlat.pipelines.evaluate").EvaluateConfig.parse(values),
         "embed": lambda values: importlib.import_module("protlat.pipelines.embed").EmbedConfig.parse(values),
         "generate": lambda values: importlib.import_module("protlat.pipelines.generate").GenerateConfig.parse(values),
         "predict": lambda values: importlib.import_module("protlat.pipelines.predict").PredictMaskedConfig.parse(

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from protlat.plotting import can_plot, new_figure
 
@@ -41,7 +42,8 @@ def bars(title: str, groups: Sequence[tuple[str, Sequence[Bar]]], peers: Sequenc
         return ""
     import matplotlib
 
-    with matplotlib.rc_context({**_PLAIN_FONT, "svg.hashsalt": title + groups[0][0]}):
+    looks: dict[Any, Any] = {**_PLAIN_FONT, "svg.hashsalt": title + groups[0][0]}
+    with matplotlib.rc_context(looks):
         n_bars = max(len(found) for _, found in groups)
         width = 4.6 * min(len(groups), 2) + 1.4
         n_rows = -(-len(groups) // 2)

@@ -43,6 +43,8 @@ _MODELS = {
 }
 ROWS = {**_BASELINES, **_MODELS}
 BASELINE_ROWS, MODEL_ROWS = tuple(_BASELINES), tuple(_MODELS)
+UNTRAINED = ("blosum62", "hydrophobicity", "zero_shot")
+"""Rows that no label was shown to."""
 COMPOSITION_ROWS = ("composition", "blosum62", "separation")
 """What the report marks a model for beating: residue composition, or what stands for it where a task has no such row."""
 

@@ -15,10 +15,10 @@ import torch
 
 from protlat.alphabet import BYTES, PROTEIN, STANDARD_RESIDUES
 from protlat.errors import CheckpointError, ConfigError, OutputError, SequenceError, ShardError, TrainingError
-from protlat.evaluation.results import ROWS
 from protlat.models import CausalLM, MaskedLM, ModelConfig
 from protlat.pipelines import evaluate as module
-from protlat.pipelines.evaluate import EvaluateConfig, run, sample_rows
+from protlat.pipelines.evaluate import EvaluateConfig, run
+from protlat.pipelines.evaluate_data import sample_rows
 from protlat.tasks.data import LabelledSplit
 from tests.pipelines.conftest import patterned_records, write_shards
 

@@ -187,7 +187,7 @@ def trained(
         part = dataclasses.replace(context.loaded, data=dataclasses.replace(context.data, splits=kept))
         shutil.rmtree(finetune.output, ignore_errors=True)
         if mode == "head":
-            resolved = finetune.resolved()
+            resolved = finetune.resolved(context.data.type)
             assert resolved.head is not None
             context.features_of(place, finetune.layer, needs_residues(resolved.head, context.data.is_per_residue))
         with context.watch.step("training"):

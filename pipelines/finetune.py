@@ -98,7 +98,7 @@ def finetune_loaded(config: FinetuneConfig, loaded: LoadedTask) -> Result:
         from .finetune_pairs import run as run_pairs
 
         return Result(Path(config.output), None, run_pairs(config, loaded))
-    return _Run(config.resolved(), loaded, resolve_model_folder(config.model)).execute()
+    return _Run(config.resolved(loaded.data.type), loaded, resolve_model_folder(config.model)).execute()
 
 
 class _Run:

@@ -8,15 +8,21 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from protlat.config import Config
-from protlat.evaluation.probes import ProbeConfig
-from protlat.nn.heads import AnyHead, CnnHeadConfig
+from protlat.evaluation.probe_fits import ProbeConfig
+from protlat.nn.heads import AnyHead, AttentionHeadConfig, CnnHeadConfig
 from protlat.nn.lora import LoraConfig
+from protlat.tasks.data import TaskType
 from protlat.training.checkpoint import CheckpointConfig
 from protlat.training.engine import EngineConfig
 from protlat.training.label_optim import LabelOptimConfig
 from protlat.training.optim import ScheduleConfig
 
 Mode = Literal["probe", "head", "lora", "full"]
+
+
+def default_head(task_type: TaskType) -> AttentionHeadConfig | CnnHeadConfig:
+    """Convolutions, but for values of sequences, of which there are few and which they learn by heart."""
+    return AttentionHeadConfig() if task_type == "sequence_value" else CnnHeadConfig()
 
 
 class FinetuneLimitsConfig(Config):
@@ -52,7 +58,7 @@ class FinetuneConfig(Config):
     mode: Mode = "head"
     """probe: scikit-learn on frozen vectors; head: a network on frozen vectors; lora: adapters too; full: all weights."""
     head: AnyHead | None = None
-    """The network; null: cnn, which pools by attention for labels of sequences."""
+    """The network; null: attention for values of sequences, else cnn, which pools by attention too."""
     probe: ProbeConfig = ProbeConfig()
     """Mode probe."""
     lora: LoraConfig = LoraConfig()
@@ -98,8 +104,8 @@ class FinetuneConfig(Config):
             raise ValueError("limits: give epochs or max_steps, not both")
         return self
 
-    def resolved(self) -> FinetuneConfig:
-        """These settings with what is null filled in for the mode."""
+    def resolved(self, task_type: TaskType) -> FinetuneConfig:
+        """These settings with what is null filled in for the mode and the kind of task."""
         rates = {"probe": (2e-3, 2e-3), "head": (2e-3, 2e-3), "lora": (1e-3, 1e-3), "full": (1e-3, 3e-4)}[self.mode]
         optim = self.optim.model_copy(
             update={"lr": self.optim.lr or rates[0], "encoder_lr": self.optim.encoder_lr or rates[1]}
@@ -108,5 +114,5 @@ class FinetuneConfig(Config):
         if self.tokens_per_batch is None:
             update["tokens_per_batch"] = 8192 if self.mode == "head" else 4096
         if self.head is None and self.mode != "probe":
-            update["head"] = CnnHeadConfig()
+            update["head"] = default_head(task_type)
         return self.model_copy(update=update)

@@ -31,7 +31,7 @@ def _config_class() -> type[Config]:
 )  # fmt: skip
 @click.option(
     "--head", type=click.Choice([*_HEADS, *_PROBES]),
-    help="Network or probe. [default: cnn; logistic or ridge with --mode probe]",
+    help="Network or probe. [default: cnn, attention for values of sequences; logistic or ridge with --mode probe]",
 )  # fmt: skip
 @click.option("--data", metavar="DIR", help="Folder that the task's paths are relative to (or PROTLAT_DATA).")
 @click.option("--cache", metavar="DIR", help="Folder where frozen vectors are kept. [default: among the user's caches]")

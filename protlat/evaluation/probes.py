@@ -16,6 +16,17 @@ from protlat.evaluation.probe_fits import FITTERS, ProbeConfig, ProbeTask, stand
 from protlat.inference.feature_cache import Ragged
 from protlat.tasks.data import MISSING, TRAIN, VALID, LabelledSplit, TaskData, TaskType
 
+__all__ = [
+    "PROBE_KINDS",
+    "Features",
+    "Probe",
+    "ProbeConfig",
+    "fit_probe",
+    "labelled_rows",
+    "probe_kind",
+    "require_learnable",
+]
+
 log = logging.getLogger(__name__)
 ProbeKind = Literal["logistic", "ridge", "knn"]
 PROBE_KINDS = ("logistic", "ridge", "knn")

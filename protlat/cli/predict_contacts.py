@@ -30,7 +30,7 @@ def _config() -> type[Config]:
 @click.option("--plot", metavar="PNG", help="Picture of the map of a single protein.")
 @click.option("--structure", metavar="FILE", help="PDB or mmCIF: compare the map of a single protein with the truth.")
 @click.option("--chain", metavar="ID", help="Chain of the structure. [default: the first that fits]")
-@click.option("--tile", type=click.IntRange(min=16), help="Residues to a side computed at once. [default: 256]")
+@click.option("--tile", type=click.IntRange(min=16), help="Residues to a side computed at once. [default: 128]")
 @sequence_options
 @click.option("--overwrite", is_flag=True, default=None, help="Replace outputs.")
 @device_options

@@ -14,9 +14,9 @@ from protlat.nn.image_attention import PooledPixels
 from protlat.nn.pair_block import PairBlock
 from protlat.tasks.pairs import MIN_SEPARATION
 
-# Pixels to a side: the memory of a tile grows with its square (256: 60 MB with 32 channels), the share of work that
+# Pixels to a side: memory grows with the square (measured: 160 MB above the start at 128, 520 MB at 256), the share of work that
 # halos add falls with it.
-TILE = 256
+TILE = 128
 
 
 @dataclass(frozen=True)

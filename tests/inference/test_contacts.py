@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from protlat.inference.contact_files import ContactArchive
 from protlat.inference.contacts import ContactPredictor, sigmoid
@@ -59,29 +60,34 @@ def test_probabilities_do_not_overflow() -> None:
     np.testing.assert_allclose(sigmoid(np.array([-1e4, -2.0, 0.0, 1e4])), [0, 1 / (1 + np.exp(2.0)), 0.5, 1], atol=1e-7)
 
 
-def test_memory_of_tiles_does_not_grow_with_the_chain() -> None:
-    """Peak above the start for 2.7 times the residues, 7 times the pixels, in processes of their own."""
-    code = (
-        "import sys, numpy as np, torch\n"
-        "torch.set_num_threads(1)\n"
-        "from tests.models.test_contact_head import small_head, vectors\n"
-        "from protlat.inference.contacts import ContactPredictor\n"
-        "from protlat.reporting import current_memory_bytes, peak_memory_bytes\n"
-        "predictor = ContactPredictor(small_head().float(), tile=64)\n"
-        "predictor.top(vectors(70, 1).float().numpy(), 50)\n"
-        "start = current_memory_bytes()\n"
-        "predictor.top(vectors(int(sys.argv[1]), 1).float().numpy(), 50)\n"
-        "print(peak_memory_bytes() - start)\n"
-    )
-    root = Path(__file__).parents[2]
-    short, long = (
-        int(
-            subprocess.run([sys.executable, "-c", code, n], cwd=root, capture_output=True, text=True, check=True).stdout
-        )
-        for n in ("192", "512")
-    )
-    # One map of 512 x 512 pixels with 12 channels in float32 is 12.6 MB, and a block holds several.
-    assert long - short < 8_000_000
+class _Largest(TorchDispatchMode):
+    """Remembers the elements of the largest tensor that any operation gives out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for found in tree_leaves(out):
+            if isinstance(found, torch.Tensor):
+                self.n_elements = max(self.n_elements, found.numel())
+        return out
+
+
+@pytest.mark.parametrize("mixer", ["linear_attention", "convolution"])
+def test_no_tensor_grows_with_the_map(mixer: str) -> None:
+    """Six times the pixels, and not one tensor is larger: memory is that of a tile."""
+    predictor, sizes = ContactPredictor(small_head(mixer), tile=32), []
+    for n in (96, 240):
+        with _Largest() as largest:
+            predictor.top(vectors(n, 1).numpy(), 50)
+        sizes.append(largest.n_elements)
+    assert sizes[0] == sizes[1]
+    # The mode sees what it is there to see.
+    with _Largest() as largest:
+        ContactPredictor(small_head(mixer), tile=96).logits(vectors(96, 1).numpy())
+    assert largest.n_elements > 3 * sizes[0]
 
 
 def test_archives_open_without_pickle(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from protlat.inference.variant_scores import Scoring
 class SampleConfig(Config):
     """How much of each split is used: random proteins, the same for every row, until this many residues are reached."""
 
-    train: int | None = Field(500_000, ge=1)
+    train: int | None = Field(350_000, ge=1)
     """Residues of the training split; null: all."""
-    valid: int | None = Field(60_000, ge=1)
+    valid: int | None = Field(50_000, ge=1)
     """Residues of the validation split; null: all."""
-    test: int | None = Field(300_000, ge=1)
+    test: int | None = Field(250_000, ge=1)
     """Residues of each test split; null: all."""
 
 
@@ -48,17 +48,17 @@ class EvaluateConfig(Config):
     samples: dict[str, SampleConfig] = Field(
         default_factory=lambda: {
             # Thousands of classes with a few members each: a small part of them would teach nothing.
-            "enzyme_ec": SampleConfig(train=2_000_000, valid=200_000),
+            "enzyme_ec": SampleConfig(train=1_500_000, valid=150_000),
             # Variants of one protein differ in four places: more of them bring little.
-            **{f"gb1_{name}": SampleConfig(train=250_000, test=250_000) for name in ("low_vs_high", "one_vs_rest", "sampled", "three_vs_rest", "two_vs_rest")},
+            **{f"gb1_{name}": SampleConfig(train=200_000, test=200_000) for name in ("low_vs_high", "one_vs_rest", "sampled", "three_vs_rest", "two_vs_rest")},
         }
     )  # fmt: skip
     """The same for single tasks, by name."""
-    head_residues: int = Field(4_000_000, ge=1)
+    head_residues: int = Field(3_000_000, ge=1)
     """Training residues that a head sees at most, repeats counted; it stops earlier when validation no longer gets better."""
-    scratch_residues: int = Field(500_000, ge=1)
+    scratch_residues: int = Field(350_000, ge=1)
     """The same for the architecture that is trained from scratch; it costs as much as pretraining does."""
-    full_residues: int = Field(500_000, ge=1)
+    full_residues: int = Field(350_000, ge=1)
     """The same for rows full and lora."""
     probe: ProbeConfig = ProbeConfig(max_rows=60_000, max_selection_rows=12_000)
     """How linear rows are fitted."""

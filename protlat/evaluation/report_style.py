@@ -24,7 +24,7 @@ table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabula
 th { text-align: left; font-weight: 600; color: var(--soft); border-bottom: 2px solid var(--line); padding: 5px 9px; vertical-align: bottom; }
 td { border-bottom: 1px solid var(--line); padding: 5px 9px; vertical-align: top; }
 td.n, th.n { text-align: right; white-space: nowrap; }
-td .range { display: block; color: var(--soft); font-size: 11px; }
+td .range { display: block; font-weight: 400; color: var(--soft); font-size: 11px; }
 td.ours, th.ours { background: var(--ours-soft); }
 td.best { font-weight: 700; }
 td.top { box-shadow: inset 0 -2px 0 var(--base); }
@@ -38,5 +38,5 @@ ul.note { color: var(--soft); padding-left: 18px; margin: 6px 0; font-size: 13px
 svg { max-width: 100%; height: auto; }
 details { margin: 8px 0; } summary { cursor: pointer; color: var(--soft); font-size: 13px; }
 .key span { margin-right: 18px; }
-@media print { body { background: #fff; } section { break-inside: avoid; border: 0; padding: 8px 0; } }
+@media print { body { background: #fff; } section { border: 0; padding: 8px 0; } tr, svg { break-inside: avoid; } }
 """

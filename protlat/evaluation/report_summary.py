@@ -15,6 +15,7 @@ from protlat.evaluation.results import (
     RowResult,
     best_of,
     compare,
+    is_higher_better,
     metric_title,
     split_rows,
 )
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 def summary_section(tasks: Sequence[TaskResult]) -> str:
     """Tables of tasks against rows, by kind of task."""
     tables = []
-    for title, chosen in (
-        ("Labels of proteins and residues", _has_labels),
-        ("Contacts", _is_pairs),
-        ("Effects of variants without training", _is_ranked),
-    ):  # fmt: skip
+    for title, chosen, base in (
+        ("Labels of proteins and residues", _has_labels, "composition"),
+        ("Contacts", _is_pairs, "separation"),
+        ("Effects of variants without training", _is_ranked, "BLOSUM62"),
+    ):
         found = [task for task in tasks if task.rows and chosen(task)]
         if found:
-            tables.append(f"<h3>{title}</h3>" + _summary_table(found, title.startswith("Effects")))
+            tables.append(f"<h3>{title}</h3>" + _summary_table(found, base))
     key = (
-        '<p class="key small soft"><span><b>bold</b>: best of the line</span><span>underlined: best baseline</span>'
+        '<p class="key small soft"><span><b>bold</b>: best of the line</span><span>underlined: best baseline</span><span>published: the best on the same data</span>'
         "<span><span class=up>&#9650;</span> <span class=even>&#9679;</span> <span class=down>&#9660;</span> better, not told "
         "apart, worse: 95 % interval of the paired difference over resampled proteins</span></p>"
     )
@@ -54,11 +55,13 @@ def _is_ranked(task: TaskResult) -> bool:
     return any(row.row in UNTRAINED for row in task.rows)
 
 
-def _summary_table(tasks: Sequence[TaskResult], ranked: bool) -> str:
+def _summary_table(tasks: Sequence[TaskResult], base: str) -> str:
+    ranked = base == "BLOSUM62"
     names = [row for row in ROWS if any(task.row(row) is not None for task in tasks) and (row in UNTRAINED) == ranked]
-    base = "BLOSUM62" if ranked else "composition"
     lines = ["<tr><th>task</th><th>score</th>", *(_row_heading(name) for name in names)]
-    lines.append(f"<th class=n>model - {base}</th><th class=n>model - best baseline</th></tr>")
+    lines.append(
+        f"<th class=n>model - {base}</th><th class=n>model - best baseline</th><th class=n>published</th></tr>"
+    )
     for task in tasks:
         for split in task.splits:
             rows = [row for row in task.rows if row.row in names and split in row.scores]
@@ -94,4 +97,14 @@ def _summary_line(task: TaskResult, split: str, rows: Sequence[RowResult], names
     plain = next((by_name[name] for name in COMPOSITION_ROWS if name in by_name), None)
     cells.append(gain_cell(compare(ours, plain, split, metric)))
     cells.append(gain_cell(compare(best_of(models, split, metric), best_baseline, split, metric)))
-    return "".join(cells) + "</tr>"
+    return "".join(cells) + _published_cell(task, split, metric) + "</tr>"
+
+
+def _published_cell(task: TaskResult, split: str, metric: str) -> str:
+    """The best of what others report for the same training data and test."""
+    sign = 1 if is_higher_better(metric) else -1
+    same = [p for p in task.facts["published"] if p["comparable"] and (p["metric"], p["split"]) == (metric, split)]
+    if not same:
+        return "<td></td>"
+    best = max(same, key=lambda item: sign * float(item["value"]))
+    return f'<td class=n title="{escape(best["source"])}">{best["value"]:.3f}<span class="range">{escape(best["who"])}</span></td>'

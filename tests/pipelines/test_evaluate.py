@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -137,6 +141,35 @@ def test_rows_fit_the_kind_of_task(model_folder: Path, tasks: Path, tmp_path: Pa
     assert float(found["helix", "probe", "accuracy"]["low"]) > 0.5
 
 
+@pytest.mark.slow
+def test_rows_of_a_contact_task(model_folder: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for split, n_chains in (("train", 6), ("valid", 2), ("test", 4)):
+        lines = []
+        for index in range(n_chains):
+            sequence = "".join(rng.choice(list(STANDARD_RESIDUES), 40))
+            # A hairpin: residues i and 39 - i lie side by side, 5 angstrom apart.
+            turn = np.array([[3.8 * min(i, 39 - i), 5.0 * (i >= 20), 0.0] for i in range(40)]).round(2).tolist()
+            facts = {"id": f"{split}{index}", "seq": sequence, "ca": turn, "cb": turn, "resnum": [], "breaks": []}
+            lines.append(json.dumps(facts))
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    sources = ", ".join(f"{{kind: structures, path: {s}.jsonl, split: {s}}}" for s in ("train", "valid", "test"))
+    (tmp_path / "hairpin.yaml").write_text(
+        f"name: hairpin\ntype: pair\nsources: [{sources}]\nmetric: precision_medium_long_l5\n"
+    )
+    pair = {"head": {"d_hidden": 16, "rank": 8, "channels": 8, "head_dim": 4, "dilations": [1]}, "crop": 32, "crops": 2}
+    rows = ("separation", "onehot_pairs", "random_pairs", "head", "pairs_convolution", "probe", "majority")
+    run(config(model_folder, tmp_path, tmp_path / "out", "hairpin", rows=rows, pair=pair, pair_steps=40))
+    found = scores_of(tmp_path / "out")
+    metric = "precision_medium_long_l5"
+    assert {row for _, row, _ in found} == {"separation", "onehot_pairs", "random_pairs", "head", "pairs_convolution"}
+    assert all(0 <= float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in found.values())
+    # The separation alone does not tell which pairs lie side by side.
+    assert float(found["hairpin", "separation", metric]["value"]) < 0.5
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "model - separation" in page
+
+
 def test_the_page_and_the_files_agree(model_folder: Path, tasks: Path, tmp_path: Path) -> None:
     run(config(model_folder, tasks, tmp_path / "out", "lysine", "scan", rows=(*CHEAP, "blosum62", "zero_shot")))
     saved = json.loads((tmp_path / "out" / "scores.json").read_text())
@@ -213,6 +246,32 @@ def test_a_rerun_computes_what_is_missing_and_gives_the_same(
     assert {name: after[name] for name in before} == before
     first, second = scores_of(tmp_path / "whole"), scores_of(output)
     assert {key: row["value"] for key, row in first.items()} == {key: row["value"] for key, row in second.items()}
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_gone_on_with(model_folder: Path, tasks: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    arguments = [
+        "evaluate", str(model_folder), "-o", str(output), "--tasks", str(tasks / "lysine.yaml"), "--dtype", "float32",
+        "--device", "cpu", "--rows", ",".join(CHEAP + ("onehot_cnn",)), "--set", "n_bootstrap=100", "--threads", "1",
+    ]  # fmt: skip
+    process = subprocess.Popen([sys.executable, "-m", "protlat", *arguments], stderr=subprocess.DEVNULL)
+    row = output / "rows" / "lysine" / "composition.json"
+    for _ in range(1200):
+        if row.is_file() or process.poll() is not None:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert row.is_file()
+    before = _stamps(output)
+    assert "onehot_cnn.json" not in before
+    values = {"rows": (*CHEAP, "onehot_cnn"), "head_residues": EvaluateConfig().head_residues, "threads": 1}
+    summary = run(config(model_folder, tasks, output, "lysine", **values))
+    assert summary["rows kept from before"] == len(before) >= 2
+    assert summary["rows computed"] == 5 - len(before)
+    after = _stamps(output)
+    assert {name: after[name] for name in before} == before
 
 
 def test_what_a_row_depends_on_makes_it_anew(model_folder: Path, tasks: Path, tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_a_killed_process_is_gone_on_with(model_folder: Path, tasks: Path, tmp_p
     output = tmp_path / "out"
     arguments = [
         "evaluate", str(model_folder), "-o", str(output), "--tasks", str(tasks / "lysine.yaml"), "--dtype", "float32",
-        "--device", "cpu", "--rows", ",".join(CHEAP + ("onehot_cnn",)), "--set", "n_bootstrap=100", "--threads", "1",
+        "--device", "cpu", "--rows", ",".join((*CHEAP, "onehot_cnn")), "--set", "n_bootstrap=100", "--threads", "1",
     ]  # fmt: skip
     process = subprocess.Popen([sys.executable, "-m", "protlat", *arguments], stderr=subprocess.DEVNULL)
     row = output / "rows" / "lysine" / "composition.json"

@@ -50,13 +50,13 @@ class EvaluateConfig(Config):
             # Thousands of classes with a few members each: a small part of them would teach nothing.
             "enzyme_ec": SampleConfig(train=1_500_000, valid=150_000),
             # Variants of one protein differ in four places: more of them bring little.
-            **{f"gb1_{name}": SampleConfig(train=200_000, test=200_000) for name in ("low_vs_high", "one_vs_rest", "sampled", "three_vs_rest", "two_vs_rest")},
+            **{f"gb1_{name}": SampleConfig(train=120_000, test=150_000) for name in ("low_vs_high", "one_vs_rest", "sampled", "three_vs_rest", "two_vs_rest")},
         }
     )  # fmt: skip
     """The same for single tasks, by name."""
     head_residues: int = Field(3_000_000, ge=1)
     """Training residues that a head sees at most, repeats counted; it stops earlier when validation no longer gets better."""
-    scratch_residues: int = Field(350_000, ge=1)
+    scratch_residues: int = Field(250_000, ge=1)
     """The same for the architecture that is trained from scratch; it costs as much as pretraining does."""
     full_residues: int = Field(350_000, ge=1)
     """The same for rows full and lora."""

@@ -7,6 +7,7 @@ from torch import nn
 
 from protlat.tasks.pairs import SEPARATION_STARTS
 
+
 def separation_classes(separation: torch.Tensor) -> torch.Tensor:
     """Class of each separation, int64 of its shape; negative ones count as 0."""
     edges = torch.tensor(SEPARATION_STARTS[1:], device=separation.device)

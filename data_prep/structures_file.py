@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from protlat.data.chains import Chain
+from protlat.data.structure_chain import chain_of
+from protlat.data.structure_parse import ParsedStructure, parse_structure
 from protlat.errors import SequenceError
 from protlat.files import write_json
 
-from protlat.data.structure_chain import chain_of
 from .structures_config import PrepStructuresConfig
-from protlat.data.structure_parse import ParsedStructure, parse_structure
 
 _ENDINGS = (".pdb", ".ent", ".cif", ".mmcif", ".pdb1")
 _COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")

@@ -30,11 +30,14 @@ class HeatScale:
         Name of a matplotlib colour map.
     diverges : bool
         Symmetric about 0; otherwise from 0 up.
+    positions : str
+        What the numbers of the positions are.
     """
 
     label: str
     colours: str
     diverges: bool = False
+    positions: str = "position (1-based)"
 
     def limits(self, table: np.ndarray) -> tuple[float, float]:
         """Ends of the scale; a diverging one spans 98 % of the values, so that single extremes do not bleach the rest."""
@@ -45,7 +48,7 @@ class HeatScale:
 
 
 PROBABILITIES = HeatScale("probability (dot: the sequence's own residue)", "magma_r")
-EFFECTS = HeatScale("log-odds beside the wild type (dot: the wild type's own residue)", "RdBu_r", diverges=True)
+EFFECTS = HeatScale("log-odds beside the wild type (dot: the wild type's own residue)", "RdBu_r", True, "position")
 
 
 def require_drawable(n_positions: int) -> None:
@@ -132,7 +135,7 @@ def draw_heatmap(
         # Panels share one scale, so the last, shorter one keeps the cell width of the others.
         axis.set_xlim(-0.5, n_columns - 0.5)
         axis.set_ylabel("residue", fontsize=8)
-    axes[-1].set_xlabel("position (1-based)", fontsize=8)
+    axes[-1].set_xlabel(scale.positions, fontsize=8)
     figure.suptitle(title, fontsize=9)
     if image is not None:
         bar = figure.colorbar(image, ax=list(axes), fraction=0.03, pad=0.01)

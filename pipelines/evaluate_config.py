@@ -54,9 +54,9 @@ class EvaluateConfig(Config):
         }
     )  # fmt: skip
     """The same for single tasks, by name."""
-    head_residues: int = Field(3_000_000, ge=1)
+    head_residues: int = Field(2_000_000, ge=1)
     """Training residues that a head sees at most, repeats counted; it stops earlier when validation no longer gets better."""
-    scratch_residues: int = Field(250_000, ge=1)
+    scratch_residues: int = Field(200_000, ge=1)
     """The same for the architecture that is trained from scratch; it costs as much as pretraining does."""
     full_residues: int = Field(350_000, ge=1)
     """The same for rows full and lora."""
@@ -66,7 +66,7 @@ class EvaluateConfig(Config):
     """Layer that probe and head read: 0 is the token embedding, -1 the last."""
     scoring: Scoring = "masked-marginal"
     """How row zero_shot scores variants."""
-    pair_steps: int = Field(450, ge=1)
+    pair_steps: int = Field(300, ge=1)
     """Steps of a pair head."""
     pair: dict[str, Any] = Field(default_factory=dict)
     """Tasks of pairs: settings of their head and training (see docs/contacts.md)."""

@@ -92,7 +92,7 @@ def _kind_of(text: str, path: str) -> str:
 
 
 def _parse_pdb(text: str) -> ParsedStructure:
-    from Bio.PDB import PDBParser
+    from Bio.PDB.PDBParser import PDBParser
 
     text, n_blank = _with_occupancies(text)
     models = list(PDBParser(PERMISSIVE=True).get_structure("structure", io.StringIO(text)))
@@ -123,8 +123,8 @@ def _with_occupancies(text: str) -> tuple[str, int]:
 
 
 def _parse_mmcif(text: str) -> ParsedStructure:
-    from Bio.PDB import MMCIFParser
     from Bio.PDB.MMCIF2Dict import MMCIF2Dict
+    from Bio.PDB.MMCIFParser import MMCIFParser
 
     models = list(MMCIFParser().get_structure("structure", io.StringIO(text)))
     table = MMCIF2Dict(io.StringIO(text))

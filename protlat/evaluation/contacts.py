@@ -107,7 +107,7 @@ def _precision(ranked: np.ndarray, true: np.ndarray, n_top: int) -> float:
     if n_top == 0:
         return float("nan")
     last = ranked[n_top - 1]
-    first_tied, end_tied = (int(np.searchsorted(-ranked, -last, side=side)) for side in ("left", "right"))  # type: ignore[call-overload]  # a side by name
+    first_tied, end_tied = (int(np.searchsorted(-ranked, -last, side=side)) for side in ("left", "right"))
     share = true[first_tied:end_tied].mean()
     return float((true[:first_tied].sum() + share * (n_top - first_tied)) / n_top)
 

@@ -26,7 +26,7 @@ _BASELINES = {
     "kmer": ("k-mers", "words of 1 to 3 residues (of residues: each of the 15 around it), linear"),
     "onehot_cnn": ("one-hot CNN", "the head of fine-tuning on one-hot residues"),
     "random_probe": ("random weights, probe", "the same architecture without training, linear"),
-    "scratch": ("from scratch", "the same architecture, all weights trained on this task only"),
+    "scratch": ("from scratch", "the same architecture, all weights trained on this task only, as long as scratch_residues allows"),
     "blosum62": ("BLOSUM62", "substitution matrix, no training"),
     "hydrophobicity": ("hydrophobicity", "change in Kyte-Doolittle hydropathy, no training"),
     "separation": ("separation", "distance along the chain only"),

@@ -207,7 +207,7 @@ run(FinetuneConfig.load(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize(("mode", "dtype"), [("head", "float32"), ("lora", "bfloat16")])
+@pytest.mark.parametrize(("mode", "dtype"), [("head", "float32"), ("lora", "bfloat16"), ("full", "float32")])
 def test_killed_and_resumed_ends_as_one_that_was_not(mode: str, dtype: str, model: Path, tmp_path: Path) -> None:
     task = residue_task(tmp_path / "task")
     more = [

@@ -70,6 +70,11 @@ class PretrainConfig(Config):
             raise ValueError(
                 "masking: a causal model predicts the next token and hides none; leave masking out, or set model.causal=false"
             )
+        if not self.model.causal and not self.evaluation.carry:
+            raise ValueError(
+                "evaluation.carry: a model that sees both sides has no state to carry; leave it true, and set "
+                "evaluation.longest_pass to score long documents in pieces"
+            )
         if self.model.context is not None:
             raise ValueError(
                 "model.context: shards hold one sequence each, and no second one to read; leave context null, or train an "
@@ -111,7 +116,7 @@ class PretrainConfig(Config):
     @property
     def passes_state(self) -> bool:
         """Whether documents of any length can be scored as one, piece after piece."""
-        return passes_state(self.model)
+        return self.evaluation.carry and passes_state(self.model)
 
 
 def load_config(

@@ -51,7 +51,7 @@ class ModelConfig(Config):
     """Whether no token sees a later one: for next-token models and generation."""
     gate: GateConfig = GateConfig()
     """Sigmoid gates on what global heads write and on what leaves the heads."""
-    local_conv: LocalConvConfig | None = LocalConvConfig()
+    local_conv: LocalConvConfig | None = None
     """Short depthwise convolution inside the attention layer; null for none."""
     token_shift: bool = False
     """Shift a third of the channels by one token either way before attention and feed-forward."""

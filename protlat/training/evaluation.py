@@ -42,6 +42,8 @@ class EvaluationConfig(Config):
     """Tokens that an evaluation during the run reads, always the same ones."""
     longest_pass: int = Field(65_536, ge=3)
     """Most tokens of one pass: a masked model reads longer documents in pieces; a causal one with state passing is not bound."""
+    carry: bool = True
+    """Causal models: score a document as one, the state passed on; false: in pieces of `longest_pass` that begin anew."""
     seed: int = Field(0, ge=0)
     """Fixes the masked positions; the same in every run, so that runs can be compared."""
     floors: bool = True

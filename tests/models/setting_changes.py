@@ -31,6 +31,7 @@ DECAY, DELTA = heads("decay"), heads("delta", causal=True)
 _DECAY_MAPPED = model_with(attention=[{"kind": "decay", "n_heads": 2, "feature_map": {"kind": "elu"}}])
 _LINFORMER = model_with(attention=[{"kind": "linformer", "n_heads": 2, "max_length": 40, "k": 3}])
 _MEMORY = model_with(feed_forward={"kind": "product_key", "n_heads": 2, "n_keys": 5, "top_k": 3, "key_dim": 4})
+_CONVOLVED = model_with(local_conv={"size": 3})
 _GATED = model_with(attention=[{"kind": "efficient", "n_heads": 2}], gate={"write": "head", "output": "head"})
 _AXIAL_BLOCK = model_with(axial_block={"width": 4})
 
@@ -54,7 +55,7 @@ CHANGES: dict[tuple[str, str], tuple[Values, str, Any, str]] = {
     ),
     ("ModelConfig", "causal"): (SMALL, "causal", True, "values"),
     ("ModelConfig", "gate"): (SMALL, "gate", {"output": "head"}, "shapes"),
-    ("ModelConfig", "local_conv"): (SMALL, "local_conv", None, "shapes"),
+    ("ModelConfig", "local_conv"): (SMALL, "local_conv", {"size": 5}, "shapes"),
     ("ModelConfig", "token_shift"): (SMALL, "token_shift", True, "values"),
     ("ModelConfig", "positions"): (SMALL, "positions", {"kind": "sinusoidal"}, "values"),
     ("ModelConfig", "norm"): (SMALL, "norm", "rms", "shapes"),
@@ -122,8 +123,8 @@ CHANGES: dict[tuple[str, str], tuple[Values, str, Any, str]] = {
     ("GateConfig", "forget"): (LINEAR, "gate.forget", "head", "shapes"),
     ("GateConfig", "head_norm"): (SMALL, "gate.head_norm", True, "values"),
     ("GateConfig", "write_bias"): (_GATED, "gate.write_bias", -1.0, "start"),
-    ("LocalConvConfig", "size"): (SMALL, "local_conv.size", 5, "shapes"),
-    ("LocalConvConfig", "target"): (SMALL, "local_conv.target", "qkv", "shapes"),
+    ("LocalConvConfig", "size"): (_CONVOLVED, "local_conv.size", 5, "shapes"),
+    ("LocalConvConfig", "target"): (_CONVOLVED, "local_conv.target", "qkv", "shapes"),
     ("SinusoidalConfig", "amplitude"): (
         model_with(positions={"kind": "sinusoidal"}), "positions.amplitude", 1.0, "values",
     ),

@@ -104,6 +104,9 @@ class _Run:
         self.output.mkdir(parents=True, exist_ok=True)
         work = self.output / ".work"
         shutil.rmtree(work, ignore_errors=True)
+        # Half-written files of a killed run; they carry the name that `atomic_path` gives.
+        for leftover in (*self.output.glob(".tmp-*"), *self.rows_folder.rglob(".tmp-*")):
+            leftover.unlink()
         try:
             random = make_random(self.model, work / "random", config.seed)
             one_hot = make_one_hot(self.model, work / "one_hot")

@@ -264,7 +264,9 @@ def test_a_killed_process_is_gone_on_with(model_folder: Path, tasks: Path, tmp_p
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert row.is_file()
-    before = _stamps(output)
+    # The kill may fall into the writing of the next row: such a file counts for nothing, and goes.
+    before = {name: stamp for name, stamp in _stamps(output).items() if not name.startswith(".tmp-")}
+    (output / "rows" / "lysine" / ".tmp-1-kmer.json").write_text("{")
     assert "onehot_cnn.json" not in before
     values = {"rows": (*CHEAP, "onehot_cnn"), "head_residues": EvaluateConfig().head_residues, "threads": 1}
     summary = run(config(model_folder, tasks, output, "lysine", **values))
@@ -272,6 +274,7 @@ def test_a_killed_process_is_gone_on_with(model_folder: Path, tasks: Path, tmp_p
     assert summary["rows computed"] == 5 - len(before)
     after = _stamps(output)
     assert {name: after[name] for name in before} == before
+    assert not list(output.rglob(".tmp-*"))
 
 
 def test_what_a_row_depends_on_makes_it_anew(model_folder: Path, tasks: Path, tmp_path: Path) -> None:
